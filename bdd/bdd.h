@@ -13,8 +13,8 @@
 //
 // Diagrams share nodes, and nodes have no counters. When the table is full, the running operation
 // is abandoned; the manager keeps the nodes that Bdd objects need, removes all others, enlarges the
-// table up to ManagerOptions::most_table_bytes, and repeats the operation. So a Bdd stays valid for
-// as long as it exists, and nothing else does: an Edge (edge.h) is valid until the next operation.
+// table up to ManagerOptions::most_table_bytes, and repeats the operation. So a Bdd stays valid as
+// long as it exists. An Edge (edge.h) is valid until the next operation only.
 //
 // In a job, the table is spread over the processes (see create()). Every process then calls the
 // same operations in the same order, with the same operands, like collectives; each operation runs
@@ -23,16 +23,16 @@
 // Operations throw
 //   TableFull              the functions that exist do not fit into the limit, or no memory is left
 //                          to enlarge the table. All diagrams stay valid.
-//   std::bad_alloc         no memory is left for something else. All diagrams stay valid.
+//   std::bad_alloc         another allocation failed. All diagrams stay valid.
 //   std::invalid_argument  an operand belongs to another manager, or depends on variables that the
 //                          operation does not allow
 //   std::out_of_range      a variable is larger than kMaxVariable
-//   std::runtime_error     a process of the job failed, or all diagrams are lost: no memory was
-//   left
-//                          even for a table of the old size. Each later operation throws it, too.
+//   std::runtime_error     a process of the job failed, or all diagrams are lost, because there was
+//                          no memory even for a table of the old size. Each later operation throws
+//                          it, too.
 //
-// In a job, all processes throw TableFull together. Another exception may occur in one process
-// only: let it leave the scope of the manager, whose destructor then does not wait for the other
+// In a job, all processes throw TableFull together. Any other exception may occur in one process
+// only. Let it leave the scope of the manager, whose destructor then does not wait for the other
 // processes, and end the process.
 //
 // Operations recurse once for each variable on which the operands depend, which takes about 250
@@ -174,20 +174,20 @@ struct ManagerOptions {
   // Size in bytes of the node table at the start, 32 bytes for each node. In a job: of the part
   // in each process, 16 bytes for each bucket. Rounded down to a power of two.
   uint64_t table_bytes = uint64_t{64} << 20;
-  // Limit for the table in bytes. In a job: in each process. While a table is being enlarged, the
-  // process needs additional memory for the live nodes, up to half of the size of the table. In a
-  // job every process stores the live nodes of the whole job meanwhile: 16 bytes for each node, and
-  // up to 64 bytes for the map of their indices.
+  // Limit for the table in bytes. In a job: in each process. While the manager enlarges a table, it
+  // needs additional memory for the live nodes, up to half of the size of the table. In a job,
+  // every process then stores the live nodes of the whole job: 16 bytes for each node, and up to 64
+  // bytes for the map of their indices.
   uint64_t most_table_bytes = uint64_t{4} << 30;
   // Limit for the operation cache in bytes. The cache starts with 1 MiB. In a job: one cache for
-  // the processes of a host, which is allocated at once, in the process of that host with the
+  // the processes of a host, which is allocated immediately, in the process of that host with the
   // lowest rank. Processes with `remote` have a cache each.
   uint64_t cache_bytes = uint64_t{256} << 20;
   // In a job: access all parts of the table by one-sided transfers, even where they are mapped.
   bool remote = false;
-  // In a job of which a part of the table is not mapped: the most look-ups of nodes that a process
-  // has in flight, at least 1. With 1, each step of an operation waits for its look-ups. Each takes
-  // 16 KiB of registered memory.
+  // If a part of the job's table is not mapped: the maximum number of look-ups of nodes that a
+  // process has in flight, at least 1. With 1, each step of an operation waits for its look-ups.
+  // Each takes 16 KiB of registered memory.
   uint32_t in_flight = 64;
 };
 
@@ -248,8 +248,8 @@ class CARIAMA_BDD_EXPORT Manager {
   // Reachability. `transitions` may be in any order. (reachability.h has the complete search.)
   //   image     the union of relnext of all transitions
   //   preimage  the union of relprev of all transitions
-  //   chain     `states` and what the transitions reach, applied in order, each to the result of
-  //             those before it
+  //   chain     `states` and the states that the transitions reach, each transition applied in
+  //             order to the result of the transitions before it
   //   saturate  all states that the transitions reach from `states`; applies only the transitions
   //             whose smallest variable is at least `first_variable`
   [[nodiscard]] Bdd image(const Bdd& states, std::span<const Transition> transitions);
@@ -264,7 +264,8 @@ class CARIAMA_BDD_EXPORT Manager {
   [[nodiscard]] uint64_t nodes(std::span<const Bdd> functions);
   // Returns the nodes of the functions in the form of files (diagrams.h).
   [[nodiscard]] StoredDiagrams store(std::span<const Bdd> functions);
-  // Returns the functions that store() has stored.
+  // Returns the functions of `diagrams`, whose nodes it creates. Requires: store() has returned
+  // `diagrams`, or parse_diagrams() (diagrams.h) has accepted them.
   [[nodiscard]] std::vector<Bdd> load(const StoredDiagrams& diagrams);
   // Writes the functions to a file, in the calling process only. Errors: those of write_file()
   // (files.h).
@@ -273,19 +274,21 @@ class CARIAMA_BDD_EXPORT Manager {
   // error if one does. Errors: those of read_file() (files.h) and of parse_diagrams().
   [[nodiscard]] absl::StatusOr<std::vector<Bdd>> load_file(const std::string& path);
 
-  // Removes all nodes that no Bdd needs. The manager does this by itself when the table is full.
+  // Removes all nodes that no Bdd needs. The manager calls it itself when the table is full.
   void collect();
-  // For a step that each process of a job does by itself, such as reading a file: returns OK if
-  // `mine` is OK, and `value` equal, in all processes. Collective; blocks until all have called it.
-  // Errors: those of agree() (dht/agreement.h), which begin with `what`. Without a job: `mine`.
+  // For a step that each process of a job executes by itself, such as reading a file: returns OK if
+  // `mine` is OK and `value` is equal in all processes. Collective; blocks until all processes have
+  // called agree(). Errors: those of cariama::agree() (dht/agreement.h), which begin with `what`.
+  // Without a job, returns `mine`.
   [[nodiscard]] absl::Status agree(const absl::Status& mine, std::string_view what,
                                    uint64_t value = 0) const;
-  // For a decision that depends on a clock, a signal or other state of one process: returns
-  // `mine` of rank 0 in all processes. Collective; blocks until rank 0 has called it. Errors: those
-  // of Collectives::broadcast() (dsfabric/collectives.h). Without a job: `mine`.
+  // For a decision that depends on a clock, a signal or other state of one process: returns the
+  // argument `mine` of rank 0 in all processes. Collective; blocks until rank 0 has called
+  // value_of_rank_0(). Errors: those of Collectives::broadcast() (dsfabric/collectives.h). Without
+  // a job, returns `mine`.
   [[nodiscard]] absl::StatusOr<uint64_t> value_of_rank_0(uint64_t mine) const;
   [[nodiscard]] ManagerStatistics statistics() const;
-  // The rank of this process in the job, and the number of processes; 0 and 1 without a job.
+  // Return the rank of this process in the job, and the number of processes; 0 and 1 without a job.
   [[nodiscard]] Rank rank() const;
   [[nodiscard]] int size() const;
 
@@ -331,12 +334,12 @@ class CARIAMA_BDD_EXPORT Manager {
   [[nodiscard]] bool load_edges(const StoredDiagrams& diagrams, std::vector<Edge>& edges);
   [[nodiscard]] bool broadcast_edges(std::span<Edge> edges, bool has_room) const;
   [[nodiscard]] bool load_together(const StoredDiagrams& diagrams, std::vector<Edge>& of_number);
-  // Calls attempt(), which returns false if the table has no room, until it returns true; makes
-  // room in between. Throws TableFull.
+  // Calls attempt() until it returns true. attempt() returns false if the table has no room; then
+  // makes room, and repeats. Throws TableFull.
   template <typename Attempt>
   void with_room(Attempt attempt);
-  // Keeps the nodes that the roots need, and removes all others; with `grow`, into a larger table.
-  // Throws TableFull if there is no memory for that; then the table has its old size.
+  // Removes all nodes that the roots do not need; with `grow`, also enlarges the table. Throws
+  // TableFull if there is no memory for that; then the table has its old size.
   void make_room(bool grow);
   // Replaces the table by one of this size with the nodes `live`, to which the roots then refer.
   // After an error the roots refer to nothing. In a job: collective.

@@ -1,5 +1,6 @@
 // StoredDiagrams: diagrams outside of a node table, as they are in files. The nodes are those of
-// the model format (model_file.h). Manager::save_file() writes them, and a collection keeps them.
+// the model format (model_file.h). Manager::save_file() writes them, and a collection stores the
+// live nodes in this form.
 #ifndef CARIAMA_BDD_DIAGRAMS_H_
 #define CARIAMA_BDD_DIAGRAMS_H_
 
@@ -15,8 +16,8 @@
 
 namespace cariama::bdd {
 
-// Most nodes on a path from a root to the constant in a file. Operations recurse once for each
-// variable of their operands, so this bounds the stack that they need (bdd.h).
+// Maximum number of nodes on a path from a root to the constant in a file. Operations recurse once
+// for each variable of their operands, so this bounds the stack that they need (bdd.h).
 inline constexpr uint32_t kMostLevels = 9216;
 
 // 16 bytes in a file, little endian. Node i of a file (i = 1 .. n) is nodes[i - 1].
@@ -35,7 +36,7 @@ struct StoredDiagrams {
 // Reads the bytes of diagrams (u64 number of nodes, nodes, i32 number of roots, u64 roots) from
 // `bytes`, beginning at `offset`, and sets `offset` to the end of what it has read. Accepts only
 // reduced ordered diagrams without a marked low edge, with at most kMostLevels levels. Error:
-// INVALID_ARGUMENT; the message has the offset of the first byte that is wrong. Thread-safe.
+// INVALID_ARGUMENT; the message names the offset of the first invalid byte. Thread-safe.
 [[nodiscard]] CARIAMA_BDD_EXPORT absl::StatusOr<StoredDiagrams> parse_diagrams(
     std::string_view bytes, size_t& offset);
 

@@ -17,16 +17,16 @@ namespace cariama::bdd {
 // Thread-safe.
 [[nodiscard]] CARIAMA_BDD_EXPORT absl::StatusOr<std::string> read_file(const std::string& path);
 
-// Replaces a file by `bytes`: writes them to PATH.new, flushes it to the disk, and renames it. A
-// process that is killed, and a full disk, leave the file that was there. What is not a regular
-// file (/dev/stdout) is written directly. Errors: those of open(2), write(2), fsync(2) and
+// Replaces a file by `bytes`: writes them to PATH.new, flushes it to the disk, and renames it. If
+// the process is killed or the disk is full, the previous file remains. A file that is not a
+// regular file (/dev/stdout) is written directly. Errors: those of open(2), write(2), fsync(2) and
 // rename(2); UNAVAILABLE if another process is writing PATH.new.
 [[nodiscard]] CARIAMA_BDD_EXPORT absl::Status write_file(const std::string& path,
                                                          std::string_view bytes);
 
-// Returns a number that differs between different bytes, with great probability: the `value` with
-// which the processes of a job agree that they have read the same file (Manager::agree()). The same
-// on every host.
+// Returns a checksum of the bytes, which is the same on every host. Different bytes have different
+// checksums with great probability. The processes of a job use it as the `value` of
+// Manager::agree(), to detect that they have read different files. Thread-safe.
 [[nodiscard]] CARIAMA_BDD_EXPORT uint64_t checksum(std::string_view bytes);
 
 }  // namespace cariama::bdd

@@ -25,12 +25,12 @@
 
 namespace cariama::bdd {
 
-// What runs the recursion of an operation.
-//   kMigrating  tasks that idle workers continue in other processes (tasks/task.h)
-//   kPool       tasks of a pool, which stay in the process that began them (tasks/pool.h)
+// The kind of tasks that run the recursion of an operation. kMigrating tasks that idle workers
+//   continue in other processes (tasks/task.h) kPool tasks of a pool, which stay in the process
+//   that began them (tasks/pool.h)
 enum class TaskModel : uint8_t { kMigrating, kPool };
 
-// What one process has done for a job.
+// The counters of one process of a job.
 struct ProcessRow {
   Rank rank;
   uint64_t nodes_owned = 0;          // nodes in this process's part of the table
@@ -59,9 +59,9 @@ class CARIAMA_BDD_EXPORT Job {
   // Returns a row for each process, in the order of ranks. Collective. Throws std::runtime_error (a
   // process failed).
   [[nodiscard]] std::vector<ProcessRow> process_rows();
-  // Leaves the job after all processes have called it, and destroys the manager. Requires: all
-  // objects of type Bdd that belong to the manager have been destroyed. Collective. Errors: those
-  // of Fabric::finalize.
+  // Ends the job: blocks until all processes have called end(), destroys the manager, and leaves
+  // the job. Requires: all objects of type Bdd that belong to the manager have been destroyed.
+  // Collective. Errors: those of Fabric::finalize.
   [[nodiscard]] absl::Status end();
 
  private:

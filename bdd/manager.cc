@@ -38,8 +38,8 @@ namespace {
 // Time limit for the collective steps of setting up and enlarging the table.
 constexpr std::chrono::seconds kPatience{120};
 
-// A worker has this number of tasks for thieves before it computes operations in its batch, which
-// offers none: the tasks that are stolen first are the largest.
+// A worker creates this number of tasks for thieves before it computes operations in its batch,
+// which offers no tasks. The tasks that are stolen first are the largest.
 constexpr size_t kSpareTasks = 4;
 
 // If a part of the table is not mapped, rank 0 alone loads diagrams with so many nodes, and sends
@@ -47,8 +47,8 @@ constexpr size_t kSpareTasks = 4;
 // in every process.
 constexpr size_t kLoadedByRank0 = 256;
 
-// Executes a step of which each process of a job does its own part, so that an exception in one
-// process can be agreed on.
+// Executes this process's part of a step of a job, and converts an exception to a Status, on which
+// the processes can then agree.
 template <typename Step>
 absl::Status status_of(Step step) {
   try {
@@ -253,7 +253,7 @@ void Manager::with_room(Attempt attempt) {
   for (bool collected = false; !attempt();) {
     const uint64_t bytes = engine().table->bytes();
     const bool grow = bytes < std::bit_floor(options_.most_table_bytes);
-    // At the largest size, an operation gets one more attempt, with nodes that are needed only.
+    // At the largest size, an operation gets one more attempt after a collection.
     if (!grow && collected) {
       throw TableFull(
           absl::StrCat("bdd: the diagrams do not fit into the node table of ", bytes,
@@ -293,8 +293,8 @@ void Manager::make_room(bool grow) {
       grow ? std::min(4 * before, std::bit_floor(options_.most_table_bytes)) : before;
   const absl::Status moved = replace_table(after, false, live);
   if (!moved.ok()) {
-    // The nodes did fit into a table of the old size. In a job, they are put in another order now,
-    // and some may be farther from their home than they were.
+    // The nodes have fitted into a table of the old size. In a job they are now put in another
+    // order, so some nodes may be farther from their home than before.
     const absl::Status restored = replace_table(before, true, live);
     if (!restored.ok()) {
       lost_ = absl::StrCat("bdd: all diagrams are lost in a collection: ", restored.message());
@@ -393,7 +393,7 @@ bool Manager::load_edges(const StoredDiagrams& diagrams, std::vector<Edge>& edge
     try {
       has_room = load_together(diagrams, of_number);
     } catch (...) {
-      // The other processes wait for the edges.
+      // Send edges also after a failure, because the other processes wait for them.
       std::vector<Edge> none(diagrams.roots.size(), kFalse);
       if (shared) (void)broadcast_edges(none, false);
       throw;

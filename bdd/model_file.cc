@@ -24,7 +24,7 @@ constexpr int32_t kMostBits = 64;  // of one integer
 // together.
 constexpr uint32_t kMostStateBits = 4096;
 
-// Reads the parts of a model file in order. After the first error, `error_` says what is wrong.
+// Reads the parts of a model file in order. After the first error, `error_` contains it.
 class ModelReader {
  public:
   explicit ModelReader(std::string_view bytes) : bytes_(bytes), in_(bytes, 0) {}

@@ -60,7 +60,7 @@ struct ModelFile {
 };
 
 // Parses the bytes of a model file. Accepts complete and consistent files only. Error:
-// INVALID_ARGUMENT; the message has the offset of the byte that is wrong. Thread-safe.
+// INVALID_ARGUMENT; the message names the offset of the invalid byte. Thread-safe.
 [[nodiscard]] CARIAMA_BDD_EXPORT absl::StatusOr<ModelFile> parse_model(std::string_view bytes);
 
 // Reads a file. Errors: those of read_file() (files.h), and those of parse_model() with the name of

@@ -42,8 +42,8 @@ class NodeTable {
     uint64_t bytes = 0;  // in each process
     // One-sided transfers for the parts of all processes, also where they are mapped.
     bool remote = false;
-    // For a rebuild of a table: its nodes have fitted into this size before, so an insert examines
-    // up to 131,072 buckets instead of 512 before it gives up.
+    // For rebuilding a table with nodes that have fitted into this size before: an insert examines
+    // up to 131,072 buckets instead of 512 before it returns kFull.
     bool long_probes = false;
     uint32_t in_flight = 1;  // look-ups of the asynchronous functions and of batches, at least 1
   };
@@ -65,8 +65,8 @@ class NodeTable {
       return nodes_[index];
     return read_shared(index);
   }
-  // Returns the index of `node`, which is put into the table if it is not there. Blocks for two or
-  // more round trips if its part is not mapped. Throws like read().
+  // Returns the index of `node`; puts the node into the table if the table does not contain it.
+  // Blocks for two or more round trips if its part is not mapped. Throws like read().
   [[nodiscard]] uint64_t find_or_put(const Node& node) {
     if (nodes_ == nullptr) return find_or_put_shared(node);
     const uint64_t hashed = hash(node);
@@ -118,7 +118,7 @@ class NodeTable {
   // Throws the error of a look-up with Lookup::lost.
   [[noreturn, gnu::cold]] void lost() const;
 
-  // True if a part of the table is not mapped, so that look-ups take round trips.
+  // Returns true if a part of the table is not mapped, so that look-ups take round trips.
   [[nodiscard]] bool is_remote() const { return nodes_ == nullptr && !nodes_are_mapped_; }
   // Returns the number of nodes in this process's part. In a job it reads the whole part.
   [[nodiscard]] uint64_t owned_nodes() const;
@@ -130,11 +130,11 @@ class NodeTable {
   [[nodiscard]] uint64_t round_trips() const;
   // In a job: returns the lowest rank whose part is mapped in this process.
   [[nodiscard]] uint32_t first_mapped() const { return first_mapped_; }
-  // Frees the memory of a job's table after all processes have called it. Collective. After an
-  // error nothing is freed, and the table may only be destroyed.
+  // Frees the memory of a job's table after all processes have called destroy(). Collective;
+  // blocks. After an error nothing is freed, and the table may only be destroyed.
   [[nodiscard]] absl::Status destroy(Deadline deadline);
-  // Makes the destructor leave this process's part allocated until the fabric ends: other processes
-  // may still use it.
+  // Makes the destructor leave this process's part allocated until the fabric ends, because other
+  // processes may still use it.
   void abandon();
 
  private:

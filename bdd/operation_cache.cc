@@ -43,7 +43,7 @@ void OperationCache::clear() {
     std::memset(static_cast<void*>(entries_), 0, bytes());
     return;
   }
-  // Faster than zeroing: pages that stay unused are not touched.
+  // New pages are faster than zeroing, because unused pages are not touched.
   Entry* const old = entries_;
   const size_t old_bytes = bytes();
   allocate(mask_ + 1);

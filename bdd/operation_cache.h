@@ -1,5 +1,5 @@
-// OperationCache: results of operations on diagrams. Direct-mapped and lossy: an entry replaces the
-// one that was in its place.
+// OperationCache: results of operations on diagrams. Direct-mapped and lossy: a new entry replaces
+// the entry in its place.
 //
 // A manager without a job has a cache in private memory, without atomics. The processes of a job
 // that share a host share one cache in mapped memory, so that no process repeats the work of
@@ -32,11 +32,12 @@ class OperationCache {
   // Bytes of a shared cache before its entries.
   static constexpr size_t kHeaderBytes = 64;
 
-  // A private cache. `most_bytes`: limit for its memory. It is rounded down to a power of two, and
-  // is at least 64 KiB. Not thread-safe. Throws std::bad_alloc.
+  // Creates a private cache. `most_bytes`: limit for its memory in bytes, rounded down to a power
+  // of two, at least 64 KiB. Not thread-safe. Throws std::bad_alloc.
   explicit OperationCache(size_t most_bytes);
-  // A cache in `memory`, which was zero when the first process used it, and which the processes of
-  // a host share. Each process has an object. Requires: at least 64 KiB, aligned to 64 bytes.
+  // Creates this process's object for a shared cache in `memory`, which the processes of a host
+  // share, and which was zero when the first of them used it. Requires: at least 64 KiB, aligned to
+  // 64 bytes.
   explicit OperationCache(std::span<std::byte> memory);
   ~OperationCache();
   OperationCache(const OperationCache&) = delete;
@@ -59,9 +60,9 @@ class OperationCache {
       grow();
   }
 
-  // Removes all entries: after a collection, indices have other meanings. A shared cache is
-  // cleared by one process, while the others do not use it.
-  // Throws std::bad_alloc, and is then unchanged.
+  // Removes all entries, because after a collection indices name other nodes. Requires, for a
+  // shared cache: one process calls clear(), while the other processes do not use the cache. Throws
+  // std::bad_alloc, and is then unchanged.
   void clear();
   // Returns the bytes in use.
   [[nodiscard]] size_t bytes() const { return (mask() + 1) * kEntryBytes; }
@@ -85,7 +86,8 @@ class OperationCache {
   static constexpr uint64_t kVersions = kLock - kOneVersion;
 
   [[nodiscard]] static uint64_t hash(uint64_t a, uint64_t b, uint64_t c) {
-    // Marks are in bit 63: the rotations keep them from being multiplied out of the word.
+    // Marks are in bit 63. Without the rotations, the multiplication would shift them out of the
+    // word.
     const uint64_t mixed =
         (std::rotl(a, 1) * 0x9e3779b97f4a7c15 + std::rotl(b, 17)) * 0xff51afd7ed558ccd +
         std::rotl(c, 31);

@@ -26,11 +26,12 @@
 namespace cariama::bdd {
 
 // The order in which transitions are applied.
-//   kBfs         a level is the successors of the states that the level before it has added. The
-//                number of levels is that of the longest shortest path, and a goal is found at the
-//                earliest level.
-//   kChaining    in a level, each transition is applied to what the transitions before it have
-//                added. Fewer levels than kBfs.
+//   kBfs         a level is the set of successors of the states that the previous level has added.
+//                The number of levels is that of the longest shortest path, and a goal is found at
+//                the earliest level.
+//   kChaining    in a level, each transition is applied to the states that the previous level has
+//                added, and to those that the transitions before it have added. Fewer levels than
+//                kBfs.
 //   kSaturation  transitions that change variables near the leaves first, until they add nothing. A
 //                level is the fixed point with the next group of transitions. Usually the fastest.
 enum class Strategy : uint8_t { kBfs, kChaining, kSaturation };
@@ -57,9 +58,9 @@ struct ReachOptions {
   // Folder for checkpoints; "": none. After a level, if rank 0 measures that checkpoint_seconds
   // have passed since the last one, it replaces the checkpoint of the folder. reach() continues
   // from a checkpoint of the same model and strategy that it finds there. The last checkpoint is
-  // that of the result. All processes of a job must see the same folder. One search at a time uses
-  // a folder: it has a lock on the file reach.lock there, which ends with the search or its
-  // process.
+  // that of the result. All processes of a job must see the same folder. Only one search at a time
+  // can use a folder: a search locks the file reach.lock there until the search or its process
+  // ends.
   std::string checkpoint{};
   double checkpoint_seconds = 5;
   // Stop after this number of levels; 0: no limit.
@@ -82,8 +83,9 @@ struct ReachResult {
   bool complete = false;     // all reachable states are reached
   bool goal_reached = false;
   std::optional<Bdd> deadlocks{};
-  // To the goal, or to a deadlock. Shortest within the states reached: with kBfs and a goal the
-  // shortest of the model; the other strategies may not have reached the states of a shorter one.
+  // The trace to the goal, or to a deadlock: a shortest trace within the reached states. With kBfs
+  // and a goal, it is a shortest trace of the model. Another strategy may not have reached the
+  // states of a shorter trace.
   std::vector<TraceStep> trace;
   std::vector<ReachProgress> history;  // of all levels, if options.progress is set
 };
@@ -104,7 +106,7 @@ struct ReachResult {
                                                                    const Bdd& within,
                                                                    const Bdd& goal);
 
-// Returns the states of `states` from which no transition leads anywhere.
+// Returns the states of `states` that have no successor. Throws as the operations of the manager.
 [[nodiscard]] CARIAMA_BDD_EXPORT Bdd find_deadlocks(const Model& model, const Bdd& states);
 
 // Returns the placements of n queens on a board of n x n squares such that none attacks another.

@@ -227,7 +227,7 @@ class Worker {
       if (i % kSendsPerPoll == 0) messenger_.process_calls_all();
     }
     if (const CallResult flushed = messenger_.flush_all(); !flushed.ok()) return flushed.status();
-    // Much longer than a repetition can take.
+    // The deadline is much longer than a repetition can take.
     const Deadline deadline = deadline_after(std::chrono::minutes(2));
     while (true) {
       const bool idle = messenger_.process_calls_all() == 0;

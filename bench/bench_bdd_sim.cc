@@ -1,12 +1,12 @@
-// Simulates what an operation on diagrams costs if the node table is spread over many hosts: the
+// Simulates the cost of an operation on diagrams if the node table is spread over many hosts: the
 // real code of bdd, dht, fabric and transport runs on a simulated cluster
 // (bench/support/virtual_cluster.h).
 //
 //   bench_bdd_sim --models=tests/bdd/models/anderson.4.bdd --processes=32 --in_flight=1,8,64
 //
 // Rank 0 computes, and all processes own an equal part of the nodes. With --in_flight=1, each step
-// waits for its look-ups; otherwise the steps overlap them. The network is simulated; the computing
-// time is not, and is 0. Rows, by model, strategy, processes and in_flight:
+// waits for its look-ups; otherwise the steps overlap them. The network is simulated. Computing
+// takes no virtual time. Rows, by model, strategy, processes and in_flight:
 //
 //   reach_seconds        virtual time of the search
 //   steps                recursive steps: entries of the operation cache

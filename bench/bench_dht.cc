@@ -1,5 +1,5 @@
 // bench_dht: rate, latency and dependent round trips of find-or-put in the distributed hash table,
-// at the load that is asked for: the tables are filled to just below that load first. In each
+// at the load of --load: the program first fills the tables to just below that load. In each
 // repetition the contenders alternate, so that their ratios remain valid on a machine with other
 // load: the table (batches, and one operation at a time), a raw compare-and-swap table in the same
 // kind of memory (the ceiling), absl::flat_hash_set with a lock, and oneTBB's concurrent set.

@@ -82,7 +82,7 @@ struct Scale {
   double load = 0;
 };
 
-// What the active processes have measured. One process runs at a time, so there is no lock.
+// The measurements of the active processes. One process runs at a time, so there is no lock.
 struct Outcome {
   std::vector<double> rates;      // operations per second, by active process
   std::vector<double> latencies;  // ns, by operation
@@ -208,7 +208,8 @@ Outcome simulate(const Scale& scale, uint64_t buckets) {
   VirtualCluster cluster({.processes = scale.processes, .sim = sim});
   const auto operations = static_cast<size_t>(absl::GetFlag(FLAGS_operations));
   const double inserts = absl::GetFlag(FLAGS_inserts);
-  // Half of the keys that the measurement inserts raise the load above, half below what is asked.
+  // The load before the measurement is lower by half of the keys that the measurement inserts, so
+  // that the mean load is the requested load.
   const double inserted = inserts * static_cast<double>(operations * scale.active);
   const double filled = scale.load * static_cast<double>(buckets) * scale.processes - inserted / 2;
   if (filled < 1) fail(absl::InvalidArgumentError("too many operations for --buckets"));

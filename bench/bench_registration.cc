@@ -1,6 +1,6 @@
-// Registration policies: the memory that they keep registered, the registrations that come too
-// late, and what they cost. No transfers: registering is real (io_uring pins the pages), messages
-// last as long as the trace says.
+// Measures registration policies: the bytes that stay registered, the number of registrations that
+// come too late, and the costs. There are no transfers: registering is real (io_uring pins the
+// pages), and a message lasts as long as the trace states.
 //
 //   bench_registration --trace cg.A.4.csv.xz --policy leave-pinned,helper --axis cpu
 //   bench_registration --figure1 --policy leave-pinned,on-demand,helper
@@ -214,7 +214,7 @@ void run_trace(const Report& report) {
     }
     return params;
   };
-  // What clairvoyants reach, from the trace alone.
+  // The values of the oracle policies, from the trace alone.
   OracleValues pinned{};
   for (const auto& [name, horizon] : {std::pair<const char*, int64_t>{"computed oracle-0", 0},
                                       {"computed oracle-1ms", 1'000'000},

@@ -1,10 +1,10 @@
-// agree(): one outcome for all processes, after a step that each does by itself.
+// agree(): one outcome for all processes, after a step that each process executes by itself.
 //
 //   absl::Status read = read_my_file();                         // may fail in some processes only
 //   if (absl::Status all = agree(collectives, read, "no table", deadline); !all.ok()) return all;
 //
-// Without it, a process whose step failed would leave, and the others would wait for it in their
-// next collective function.
+// Without agree(), a process whose step failed would leave, and the other processes would wait for
+// it in their next collective function.
 #ifndef CARIAMA_DHT_AGREEMENT_H_
 #define CARIAMA_DHT_AGREEMENT_H_
 

@@ -11,12 +11,12 @@
 namespace cariama {
 
 // Returns the first i < count for which word 0 of bucket i (buckets[i * words]) is 0 or equals
-// `word`, or `count`. Other threads and processes may write the buckets meanwhile: the caller loads
-// a bucket that it acts on again, atomically.
+// `word`, or `count`. Thread-safe. Other threads and processes may write the buckets meanwhile, so
+// the caller must load the bucket again, atomically, before it acts on the result.
 [[nodiscard]] CARIAMA_DHT_EXPORT size_t scan_buckets(const uint64_t* buckets, size_t count,
                                                      size_t words, uint64_t word);
 
-// Returns the number of buckets whose word 0 is not 0.
+// Returns the number of buckets whose word 0 is not 0. Thread-safe.
 [[nodiscard]] CARIAMA_DHT_EXPORT size_t count_occupied(const uint64_t* buckets, size_t count,
                                                        size_t words);
 

@@ -1,6 +1,6 @@
 // A distributed find-or-put hash table: a set of keys of W words of 63 bits in the registered
-// memory of all processes of a job. Each key has an index, by which any process can read it: what a
-// table of states or of BDD nodes needs.
+// memory of all processes of a job. Each key has an index, by which any process can read the key.
+// Tables of states or of BDD nodes need this.
 //
 //   Collectives all(fabric);
 //   auto table = HashTable<2>::create(all, {.bytes = 1 << 30}, deadline);  // collective
@@ -10,8 +10,9 @@
 //   (*access)->read(put.index, key);                         // key == {low, high}
 //   (*access)->find_or_put(keys, results);                   // a batch: many in flight
 //
-// Keys cannot be removed one by one; clear() removes all. The set is exact: of all operations with
-// equal keys, in all processes, exactly one returns kInserted, and all return the same index.
+// Keys cannot be removed one by one; clear() removes all. The set is exact: among all operations
+// with equal keys, in all processes, exactly one returns kInserted, and all of them return the same
+// index.
 //
 // Where the share of the owner is mapped (this process's share, and those of processes of the same
 // host over shm), an operation consists of loads and at most W compare-and-swaps, inline. All other
@@ -29,10 +30,11 @@
 // costs time: an insert examines 50 buckets at load 0.9, 200 at 0.95.
 //
 // Failures. With FailurePolicy::kAbort every process exits when one dies. With kContinue, the
-// default of FabricOptions, the keys of the dead process are gone: operations on keys and indices
-// that it owns return kUnavailable. All other keys stay available. On mapped shares a failure is
-// noticed after at most kOperationsPerCheck operations; until then operations on the dead process's
-// share work on its memory, which still exists. save() and load() let a job resume.
+// default of FabricOptions, the keys of the dead process are lost: operations on keys and indices
+// that it owned return kUnavailable. All other keys stay available. On mapped shares an access
+// detects a failure after at most kOperationsPerCheck operations. Until then, operations on the
+// share of the dead process use its memory, which is still mapped. save() and load() let a job
+// resume.
 #ifndef CARIAMA_DHT_HASH_TABLE_H_
 #define CARIAMA_DHT_HASH_TABLE_H_
 
@@ -63,9 +65,9 @@ namespace cariama {
 
 // One thread's access to a HashTable. Thread-compatible. The table must outlive it.
 //
-// The functions that wait do so through the thread's wait hook. A hook may run other code that uses
-// the same access: operations may nest. A task must not be moved during an operation, which stores
-// its result in the caller's frame: no OtherTasksMayRun (tasks/await.h) may be in scope.
+// The functions that wait use the thread's wait hook. A hook may run other code that uses the same
+// access, so operations may nest. An operation stores its result in the caller's frame, so a task
+// must not migrate during an operation: no OtherTasksMayRun (tasks/await.h) may be in scope.
 template <size_t W>
 class TableAccess {
  public:
@@ -82,14 +84,14 @@ class TableAccess {
   // ---- One operation at a time. On mapped shares they do not block; on others they block for the
   // round trips that the head of this file states, at most TableOptions::timeout.
 
-  // Puts `key` into the table unless the table contains it. Requires: all words of the key are
-  // below 2^63 (also below).
+  // Puts `key` into the table unless the table contains it. Requires, for all functions with a key:
+  // the words of the key are below 2^63.
   [[nodiscard]] TableResult find_or_put(const Key& key) { return operate<true>(key); }
   // Returns kFound with the index, or kAbsent.
   [[nodiscard]] TableResult find(const Key& key) { return operate<false>(key); }
-  // Sets `key` to the key with this index. Requires: a table operation of any process has returned
-  // `index`, and the table was not cleared since or has grown; otherwise `key` has no meaning, or
-  // the result is kAbsent. Returns kFound, or kUnavailable.
+  // Sets `key` to the key with this index. Returns kFound, or kUnavailable. Requires: a table
+  // operation of any process has returned `index`, and the table was neither cleared nor grown
+  // since then. Otherwise the result is kAbsent, or `key` has no meaning.
   [[nodiscard]] TableOutcome read(uint64_t index, Key& key) {
     const TablePlace place = core_.geometry().place_of(index);
     const uint64_t* const share = core_.share(place.owner).mapped.load(std::memory_order_relaxed);
@@ -110,7 +112,8 @@ class TableAccess {
   void find(std::span<const Key> keys, std::span<TableResult> results) {
     operate_all<false>(keys, results);
   }
-  // Sets keys[i] to the key with index indices[i]. Returns kFound if all are there.
+  // Sets keys[i] to the key with index indices[i]. Returns kFound if all keys were found, else
+  // kAbsent or kUnavailable.
   [[nodiscard]] TableOutcome read(std::span<const uint64_t> indices, std::span<Key> keys);
 
   // ---- Asynchronous operations. start_*() returns false if in_flight operations are active: then
@@ -193,9 +196,9 @@ class TableAccess {
     return probe<kPut>(core_.geometry(), share, stored, home);
   }
 
-  // Whether a bucket contains a key. kHere: it does. kPut: this operation has put the key there.
-  // kEnd: a word is not set (only without kSet), so the key is absent. kOther: it contains another
-  // key.
+  // The result of examining a bucket for a key. kHere: the bucket contains the key. kPut: this
+  // operation has put the key there. kEnd: a word is not set (only without kSet), so the key is
+  // absent. kOther: the bucket contains another key.
   enum class Verdict : uint8_t { kHere, kPut, kEnd, kOther };
 
   // Examines the words of a bucket, whose word 0 is `found`, 0 or equal to the key's; sets those
@@ -219,7 +222,7 @@ class TableAccess {
   template <bool kPut>
   [[nodiscard]] TableResult probe(const TableGeometry& geometry, uint64_t* share, Key stored,
                                   TablePlace home) {
-    // Most probe paths end within a cache line: no vector compare is faster.
+    // Most probe paths end within a cache line, for which a vector compare is not faster.
     constexpr uint64_t kNear = W == 1 ? 6 : 4;
     const uint64_t near = std::min(home.position + kNear, geometry.buckets);
     for (uint64_t at = home.position; at < near; ++at) {
@@ -250,8 +253,8 @@ class TableAccess {
   [[nodiscard, gnu::noinline, gnu::cold]] TableOutcome read_slowly(uint64_t index, Key& key);
   template <bool kPut>
   void operate_all(std::span<const Key> keys, std::span<TableResult> results);
-  // Starts an operation of a batch. Blocks while in_flight are active; if none ends within
-  // TableOptions::timeout, this one ends with kUnavailable.
+  // Starts an operation of a batch. Blocks while in_flight operations are active. If none of them
+  // ends within TableOptions::timeout, the new operation ends with kUnavailable.
   void start_in_batch(TableEngine::Mode mode, const uint64_t* stored, uint64_t index,
                       const TableEngine::Target& target);
   template <bool kPut>
@@ -271,9 +274,9 @@ class TableAccess {
   TableEngine engine_;
 };
 
-// The table. Every process has an object; the functions that are called collective are called by
-// all processes in the same order, each by one thread, and while no operation is in progress
-// anywhere: put a barrier before them if other threads use the table.
+// The table. Every process has an object. All processes call the functions that are marked
+// "Collective" in the same order, each process in one thread, and while no process has an operation
+// in progress. If other threads use the table, put a barrier before such a call.
 //
 // After DEADLINE_EXCEEDED, size() and destroy() may be called again. After that error of another
 // collective function the processes may disagree about the table and the Collectives object: end
@@ -318,8 +321,8 @@ class HashTable {
     return geometry().place_of(index).owner;
   }
 
-  // Calls visit(index, key) for each key that this process owns, in the order of indices. Keys that
-  // are put meanwhile may be visited or not. Local: reads this process's memory only.
+  // Calls visit(index, key) for each key that this process owns, in the order of indices. Visits a
+  // key that is put meanwhile, or not. Local: reads this process's memory only.
   template <typename Visit>
   void for_each_local(Visit&& visit) const {
     const std::span<const uint64_t> words = core_->local_words();
@@ -340,18 +343,18 @@ class HashTable {
   // buckets.
   [[nodiscard]] uint64_t local_size() const { return core_->local_size(); }
 
-  // Returns the number of occupied buckets of all processes. A bucket that an operation of a dead
-  // process has begun to fill counts, too. Collective.
+  // Returns the number of occupied buckets of all processes. Also counts a bucket that an operation
+  // of a dead process has begun to fill. Collective.
   [[nodiscard]] absl::StatusOr<uint64_t> size(Deadline deadline) const {
     return core_->size(deadline);
   }
   // Removes all keys. Collective. All indices become invalid.
   [[nodiscard]] absl::Status clear(Deadline deadline) { return core_->clear(deadline); }
-  // Gives each process `buckets` buckets, which must not be fewer than now, and moves the keys.
-  // Collective. All indices become invalid. Each process moves its own keys in its own memory, and
-  // needs memory for old and new share together. After an error other than DEADLINE_EXCEEDED the
-  // table is as it was. Errors: RESOURCE_EXHAUSTED, UNAVAILABLE, INVALID_ARGUMENT,
-  // DEADLINE_EXCEEDED.
+  // Increases the size of each share to `buckets` buckets, and moves the keys. Requires: the shares
+  // do not shrink. Collective. All indices become invalid. Each process moves its own keys in its
+  // own memory, and needs memory for old and new share together. After an error other than
+  // DEADLINE_EXCEEDED the table is as it was. Errors: RESOURCE_EXHAUSTED, UNAVAILABLE,
+  // INVALID_ARGUMENT, DEADLINE_EXCEEDED.
   [[nodiscard]] absl::Status grow(uint64_t buckets, Deadline deadline) {
     return core_->grow(buckets, deadline);
   }
@@ -399,7 +402,8 @@ TableResult TableAccess<W>::probe_far(uint64_t* share, Key stored, TablePlace ho
     if (skipped == run) continue;
     uint64_t* const bucket = share + (at + skipped) * W;
     const uint64_t index = geometry.index_of(home.owner, at + skipped);
-    // Loaded again: the scan's loads are not atomic. Word 0 may have been set since.
+    // Loads word 0 again, because the loads of the scan are not atomic, and the word may have been
+    // set since.
     const uint64_t found = load_word(bucket);
     ++probed;
     if (found != 0 && found != stored[0]) continue;
@@ -468,7 +472,7 @@ void TableAccess<W>::start_in_batch(TableEngine::Mode mode, const uint64_t* stor
 template <size_t W>
 template <bool kPut>
 void TableAccess<W>::operate_all(std::span<const Key> keys, std::span<TableResult> results) {
-  // Copies: the compiler need not assume that the results overlap with them.
+  // Copies, so that the compiler need not assume that the results overlap with the originals.
   const TableGeometry geometry = core_.geometry();
   const TableCore::Share* const shares = &core_.share(0);
   const size_t count = keys.size();
@@ -489,7 +493,7 @@ void TableAccess<W>::operate_all(std::span<const Key> keys, std::span<TableResul
     for (size_t i = first; i < std::min(end, first + kPrefetchDistance); ++i) prefetch(i);
     for (size_t i = first; i < end; ++i) {
       if (i + kPrefetchDistance < end) prefetch(i + kPrefetchDistance);
-      // Computed again: that takes less time than a ring of places would.
+      // The place is computed again, which takes less time than storing the places in a ring.
       const Key stored = encode_key<W>(keys[i]);
       const TablePlace home = geometry.home_of(stored[0]);
       uint64_t* share = shares[home.owner].mapped.load(std::memory_order_relaxed);

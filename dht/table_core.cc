@@ -25,7 +25,7 @@ absl::Status bad_options(std::string_view what, std::string_view remedy) {
   return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation, what, remedy);
 }
 
-// What all processes must agree on.
+// The values that must be equal in all processes.
 struct TableShape {
   uint64_t words;
   uint64_t buckets;
@@ -241,7 +241,7 @@ absl::Status TableCore::grow(uint64_t buckets, Deadline deadline) {
   RemoteMemory old = std::move(memory_);
   adopt(*std::move(allocation), buckets);
   absl::Status all = all_.barrier(deadline);
-  // Without the barrier, other processes may still use the old share.
+  // If agree() has failed, other processes may still use the old share.
   if (!all.ok()) possibly_used_.push_back(std::move(old));
   return all;
 }

@@ -58,14 +58,14 @@ class CARIAMA_DHT_EXPORT TableCore {
     return {reinterpret_cast<uint64_t*>(memory_.address().address), geometry_.buckets * words_};
   }
 
-  // Finds out how this process accesses the share of `owner`; connects to it if necessary. Blocks
-  // while connecting. Thread-safe. Error: UNAVAILABLE.
+  // Determines how this process accesses the share of `owner`; connects to `owner` if necessary.
+  // Blocks while connecting. Thread-safe. Error: UNAVAILABLE.
   [[nodiscard]] absl::Status attach(uint32_t owner);
   // Moves the mapped shares of processes that have failed to the state kFailed. Thread-safe.
   void detach_failed();
 
-  // Makes the destructor leave this process's share allocated until the fabric ends, for a process
-  // that ends without the others: they may still use it.
+  // Makes the destructor leave this process's share allocated until the fabric ends. For a process
+  // that ends without the other processes, which may still use the share.
   void abandon();
 
   // The collective operations of HashTable.
@@ -77,8 +77,8 @@ class CARIAMA_DHT_EXPORT TableCore {
   [[nodiscard]] absl::StatusOr<uint64_t> save(const std::string& prefix, Deadline deadline) const;
   // Returns the error of a load that found no empty bucket.
   [[nodiscard]] absl::Status too_small() const;
-  // Loads this process's part of the files: gives the words of each key to `put`, then calls
-  // `finish`; or restores the buckets as they were. Collective.
+  // Loads this process's part of the files: passes the words of each key to `put`, and then calls
+  // `finish`; if the saved table has the same shape, restores the buckets instead. Collective.
   using PutStored = std::function<absl::Status(std::span<const uint64_t> stored)>;
   [[nodiscard]] absl::StatusOr<TableLoadResult> load(const std::string& prefix,
                                                      const PutStored& put,

@@ -448,7 +448,7 @@ void TableEngine::observe_load(const Slot& slot) {
 void TableEngine::poll() {
   const bool check = ++polls_ % kPollsPerClock == 0;
   const Deadline now = check ? std::chrono::steady_clock::now() : Deadline{};
-  // By index: an operation that ends may run no user code, but a nested poll may add slots.
+  // Uses an index instead of an iterator, because a nested poll may add slots.
   for (size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = *slots_[i];
     if (slot.stage == Slot::Stage::kFree) continue;
@@ -475,7 +475,7 @@ bool TableEngine::poll_until(const Condition& condition, Deadline deadline) {
   return core_.fabric().wait_polling(met, deadline);
 }
 
-// Every operation has a deadline, so these waits need none.
+// Every operation has a deadline, so these waits need no deadline.
 
 void TableEngine::wait_for_all(const size_t* left) {
   static_cast<void>(poll_until([left] { return *left == 0; }, kForever));

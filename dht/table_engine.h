@@ -11,10 +11,10 @@
 //      set the last word and all words are equal to the key's, this operation has found the key.
 //
 // An operation passes a bucket only after it has seen a word there that is set and differs from its
-// key's. Set words do not change, so no operation can put that key there later. It follows that two
-// operations with the same key end at the same bucket, one of them as kInserted. An operation never
-// waits for another: a process that dies between its compare-and-swaps leaves a bucket which the
-// next key with the same first words completes with its own words.
+// key's. Words that are set do not change, so no operation can put that key there later. It follows
+// that two operations with the same key end at the same bucket, one of them as kInserted. An
+// operation never waits for another: a process that dies between its compare-and-swaps leaves a
+// bucket which the next key with the same first words completes with its own words.
 #ifndef CARIAMA_DHT_TABLE_ENGINE_H_
 #define CARIAMA_DHT_TABLE_ENGINE_H_
 
@@ -44,7 +44,8 @@ class CARIAMA_DHT_EXPORT TableEngine {
     TableResult result;
     std::array<uint64_t, kMaxKeyWords> stored;  // the bucket's words
   };
-  // Where the result of an operation goes whose caller waits. `stored` gets the words of a kRead.
+  // The places for the result of an operation whose caller waits. `stored` gets the words of a
+  // kRead.
   struct Target {
     TableResult* result;
     uint64_t* stored;  // nullptr except for kRead
@@ -66,10 +67,10 @@ class CARIAMA_DHT_EXPORT TableEngine {
   // Starts one operation. Returns false if in_flight operations are active.
   [[nodiscard]] bool start(Mode mode, const uint64_t* stored, uint64_t index, uint64_t tag);
   [[nodiscard]] bool start(Mode mode, const uint64_t* stored, uint64_t index, const Target& target);
-  // True if start() with a tag would start an operation: in_flight limits those in flight and those
-  // that have ended and were not taken, together.
+  // Returns true if start() with a tag would start an operation. in_flight limits the number of
+  // operations that are in flight, or have ended and were not taken.
   [[nodiscard]] bool has_room() const { return active() < options_.in_flight; }
-  // Adds an operation that ended at once to the operations that take_ended() returns.
+  // Adds an operation that ended immediately to the operations that take_ended() returns.
   void add_ended(const Ended& ended) { ended_.push_back(ended); }
   // Advances the operations in flight. Never blocks.
   void poll();

@@ -16,8 +16,9 @@ enum class TableOutcome : uint8_t {
   kInserted,  // this operation put the key into the table, at `index`
   kAbsent,    // the key is not in the table; read(): the bucket is empty, seen only if not mapped
   kFull,      // the key is absent, and no bucket within the probe limit is empty; nothing is lost
-  // The owner of the key is dead or does not answer: status() of the access says why. A find_or_put
-  // may put the key all the same, now or later, so that every later one returns kFound.
+  // The owner of the key is dead or does not answer: status() of the access returns the reason. A
+  // find_or_put with this result may have put the key, or may still put it, so that a later
+  // find_or_put of the key returns kFound.
   kUnavailable,
 };
 
@@ -30,14 +31,14 @@ struct TableResult {
 };
 static_assert(sizeof(TableResult) == 16);
 
-// When an access requests the chunk after the one that it waits for.
+// The time at which an access requests the next chunk of a probe path.
 enum class TablePrefetch : uint8_t {
   kNone,  // after the first chunk was scanned
   // Together with the first chunk, as W. Oortwijn's table does (master's thesis, Twente 2015): one
   // read more per operation.
   kEager,
-  // Together with the first chunk if the measured load says that a chunk is expected to be full:
-  // load > 1 - sqrt(1 / (2 C - 1)), the efficiency bound of the same thesis.
+  // Together with the first chunk, if the measured load predicts that a chunk is full: load > 1 -
+  // sqrt(1 / (2 C - 1)), the efficiency bound of the same thesis.
   kLoad,
 };
 
@@ -57,8 +58,8 @@ struct TableOptions {
   // Use one-sided transfers for all shares, also for memory that is mapped: to measure between
   // processes of one host what a table between hosts does.
   bool force_remote = false;
-  // Not kDevice: CPUs change the buckets of mapped shares, and a device's compare-and-swap is not
-  // atomic with theirs.
+  // kDevice is refused: CPUs change the buckets of mapped shares, and the compare-and-swap of a
+  // device is not atomic with those of CPUs.
   AtomicsBy atomics = AtomicsBy::kAutomatic;
   // An operation that takes longer ends with kUnavailable. The first operation on a share connects
   // to its owner, which FabricOptions::timeout limits instead.
@@ -74,7 +75,8 @@ struct TableAccessOptions {
   uint32_t in_flight = 32;
 };
 
-// Counters of one access. Those of the remote path count operations on shares that are not mapped.
+// Counters of one access. The counters of the remote path count operations on shares that are not
+// mapped.
 struct TableStatistics {
   uint64_t operations = 0;  // find, find_or_put and read, on all shares; each counts once
   uint64_t inserted = 0;    // keys that this access has put

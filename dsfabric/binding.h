@@ -1,4 +1,4 @@
-// What a process or a thread of a job is bound to (cariama-run --bind).
+// The set of cores to which a process or a thread of a job is bound (cariama-run --bind).
 #ifndef CARIAMA_DSFABRIC_BINDING_H_
 #define CARIAMA_DSFABRIC_BINDING_H_
 

@@ -1,5 +1,5 @@
-// The processes of a job: how they are numbered, and how they exchange the data that they need to
-// connect (put, get, fence).
+// The bootstrap of a job: gives each process its rank, and lets the processes exchange the data
+// that they need to connect (put, get, fence).
 //
 //   auto bootstrap = make_bootstrap();            // finds out which launcher started this process
 //   (*bootstrap)->put("address", address);
@@ -40,8 +40,8 @@
 
 namespace cariama {
 
-// The secret of a job, known to its processes only: 256 random bits. Connections are authenticated
-// with it.
+// The secret of a job: 256 random bits that only its processes know. They authenticate their
+// connections with it.
 using JobSecret = std::array<uint8_t, 32>;
 
 enum class BootstrapKind : uint8_t { kLocal, kPmix, kEnvironment, kSingle };
@@ -53,17 +53,19 @@ enum class BootstrapKind : uint8_t { kLocal, kPmix, kEnvironment, kSingle };
 // (CARIAMA_BOOTSTRAP), FAILED_PRECONDITION (srun started several tasks without PMIx).
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<BootstrapKind> find_bootstrap();
 
-// One process's view of its job. As dtutils' Exchange: thread-compatible; every wait has a deadline
-// and ends early when a process that the wait depends on has ended.
+// The interface of one process to the bootstrap of its job. As dtutils' Exchange:
+// thread-compatible; every wait has a deadline, and ends early when a process that the wait depends
+// on has ended.
 class CARIAMA_DSFABRIC_EXPORT Bootstrap : public Exchange {
  public:
   [[nodiscard]] virtual BootstrapKind kind() const = 0;
   [[nodiscard]] virtual const JobSecret& secret() const = 0;
-  // Threads per process that the launcher was asked for (-t), or nothing.
+  // Returns the number of threads per process that the user has requested from the launcher (-t),
+  // or nullopt.
   [[nodiscard]] virtual std::optional<uint32_t> threads() const = 0;
-  // The numeric address under which other hosts reach this process, taken from the configuration
-  // (the local address of the route to MASTER_ADDR). "" if the configuration names none: then
-  // CARIAMA_LISTEN is required for listening to other hosts.
+  // Returns the numeric address under which other hosts reach this process, from the configuration
+  // (the local address of the route to MASTER_ADDR). Returns "" if the configuration has no such
+  // address: then CARIAMA_LISTEN is required for listening to other hosts.
   [[nodiscard]] virtual std::string listen_address() const { return {}; }
   // Reports to the launcher that this process leaves in order. The values that this process put
   // remain readable. Further calls fail. Blocks, at most until the deadline, for the launcher's own
@@ -76,11 +78,11 @@ struct BootstrapOptions {
   std::chrono::milliseconds timeout{30'000};  // for reaching the store or the PMIx server
 };
 
-// Joins the job. Blocks until the launcher's service answers. Error texts say which implementation
-// was tried, what is missing, and the remedy. Errors: INVALID_ARGUMENT (an environment variable is
-// malformed), FAILED_PRECONDITION (the requested implementation is not available; several tasks of
-// srun without PMIx), UNAVAILABLE, PERMISSION_DENIED (the store and this process do not share the
-// secret), DEADLINE_EXCEEDED.
+// Joins the job. Blocks until the launcher's service answers. Error texts name the implementation
+// that was tried, the missing part, and the remedy. Errors: INVALID_ARGUMENT (an environment
+// variable is malformed), FAILED_PRECONDITION (the requested implementation is not available;
+// several tasks of srun without PMIx), UNAVAILABLE, PERMISSION_DENIED (the store and this process
+// do not share the secret), DEADLINE_EXCEEDED.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<std::unique_ptr<Bootstrap>> make_bootstrap(
     const BootstrapOptions& options = {});
 

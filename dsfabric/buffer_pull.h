@@ -1,6 +1,6 @@
 // Calls whose buffer the destination fetches by RDMA READ (Seriema §3.1, the second call_buffer),
-// the same for all call paths. Also: the functions by which a running call learns its fabric and
-// its source.
+// the same for all call paths. Also declares the functions by which a running call finds its fabric
+// and its source.
 #ifndef CARIAMA_DSFABRIC_BUFFER_PULL_H_
 #define CARIAMA_DSFABRIC_BUFFER_PULL_H_
 
@@ -33,8 +33,9 @@ class PulledFunction {
   virtual void run(void* buffer, uint64_t size) = 0;
 };
 
-// For stubs. Returns whether `source` can be memory of the process that sent the running call.
-// Check it before the READ: a READ outside of registered memory breaks the connection.
+// For stubs. Returns true if `source` can be memory of the process that sent the running call. A
+// stub must check this before the READ, because a READ outside of registered memory breaks the
+// connection.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT bool can_be_pulled(const RemoteMemoryLocator& source);
 
 // For stubs. Fetches `source` from the process that sent the running call, and runs the function on

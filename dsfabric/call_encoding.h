@@ -9,8 +9,8 @@
 // with one error.
 //
 // A Call (FunctionCall, BufferCall) describes one call on the sending side: its function id, its
-// size, and how to write it directly into the buffer that it is sent from. It is meant to live for
-// one expression: a function that is not a temporary is stored by reference, not copied. Its static
+// size, and how to write it directly into the buffer that it is sent from. Use it within one
+// expression: a function that is not a temporary is stored by reference, not copied. Its static
 // run() is the stub that executes the call at the receiver.
 #ifndef CARIAMA_DSFABRIC_CALL_ENCODING_H_
 #define CARIAMA_DSFABRIC_CALL_ENCODING_H_
@@ -67,7 +67,7 @@ struct CallHeader {
 };
 static_assert(sizeof(CallHeader) == 8 && std::is_trivially_copyable_v<CallHeader>);
 
-// Where the receiver reports the end of a call.
+// Names the place to which the receiver reports the end of a call.
 struct NotifyTarget {
   uint64_t handle = 0;  // of the sender's pending call, or the address of a registered status word
   uint64_t key = 0;     // the remote key of that word, or 0: report by a send-based call
@@ -93,7 +93,7 @@ inline constexpr size_t kMaxErrorText = 1024;
 struct IncomingCall {
   std::span<std::byte> closure;  // 8-byte aligned, the padding included; may be changed by the call
   uint32_t source_thread = 0;    // global id of the thread that called, or kNoThread
-  std::string* result = nullptr;  // where the result is saved, if the caller wants one
+  std::string* result = nullptr;  // where the result is saved, if the call requests it
   // Where the end of the call is to be reported, or nullptr. A stub that sets `answered_later` has
   // copied the target and answers later; the caller of run_call() then sends no answer.
   const NotifyTarget* notify = nullptr;
@@ -107,7 +107,8 @@ struct IncomingCall {
 // throws.
 CARIAMA_DSFABRIC_EXPORT void run_call(const CallHeader& header, IncomingCall& call);
 
-// A view of one call within received bytes. It has been checked: everything lies within `bytes`.
+// A view of one call within received bytes. parse_call() has checked that all parts lie within
+// `bytes`.
 struct ParsedCall {
   CallHeader header;
   bool has_notify = false;
@@ -127,7 +128,7 @@ CARIAMA_DSFABRIC_EXPORT void note_exception(IncomingCall& call) noexcept;
 // Returns "TYPE: TEXT", or the type alone if there is no text.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT std::string describe_exception(const std::string& type,
                                                                      const std::string& text);
-// Describes the exception that is being handled, of whatever type.
+// Returns the description of the exception that is being handled, which may have any type.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT std::string describe_exception();
 // Returns the error of a result whose loading threw the exception that is being handled.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status unreadable_result();
@@ -156,8 +157,9 @@ template <template <typename...> typename Container, typename... Elements>
 requires StandardContainer<Container<Elements...>>
 inline constexpr bool kPointsHere<Container<Elements...>> = (kPointsHere<Elements> || ...);
 
-// The types that a call may return: values. A pointer may be meant as a name, for later calls, but
-// not one to characters: that is a string literal, or another text of the callee's process.
+// True for the types that a call may return: values. A pointer is accepted, because it can serve as
+// a name in later calls. A pointer to characters is refused, because it is a string literal or
+// another text of the callee's process.
 template <typename T>
 inline constexpr bool kReturns = std::is_void_v<T> ||
                                  (Serializable<T> && (std::is_pointer_v<T> || !kPointsHere<T>));
@@ -170,7 +172,7 @@ inline constexpr bool kReturns<T&> = false;
 template <typename T, typename Deleter>
 inline constexpr bool kReturns<std::unique_ptr<T, Deleter>> = false;
 
-// A function, by whatever kind of address.
+// True for functions, and for pointers and references to functions.
 template <typename F>
 inline constexpr bool kIsFunctionAddress =
     std::is_pointer_v<F> || std::is_member_function_pointer_v<F>;
@@ -179,8 +181,8 @@ template <typename F>
 inline constexpr bool kTravels =
     std::is_trivially_copyable_v<F>&& std::is_trivially_destructible_v<F>;
 
-// The function object within a received closure, ready to be invoked. It is copied only if its
-// alignment exceeds the 8 bytes of the wire.
+// The function object within a received closure, ready to be invoked. The constructor copies the
+// object only if its alignment exceeds the 8 bytes of the wire.
 template <typename F>
 class ArrivedFunction {
  public:
@@ -201,7 +203,7 @@ class ArrivedFunction {
   F* function_;
 };
 
-// Invokes the function, and saves its result if it has one and the caller wants it.
+// Invokes the function. Saves its result if it has one and the call requests it.
 template <typename Invoke>
 void invoke_and_save(IncomingCall& call, Invoke&& invoke) {
   using Result = std::invoke_result_t<Invoke>;
@@ -233,9 +235,9 @@ template <typename... Args>
 
 // ---- The sending side ---------------------------------------------------------------------------
 
-// The requirement of call() on its function: a callable whose captures can travel bytewise. A
-// captured pointer compiles: it is a number that means something in one process, which may be the
-// destination. So does a captured view, or any class that contains a pointer.
+// Checks the requirement of call() on its function: a callable whose captures can travel bytewise.
+// A captured pointer compiles, because it may be valid in the destination's process. A captured
+// view, or any class that contains a pointer, compiles too.
 template <typename F>
 constexpr void require_travelling_function() {
   static_assert(
@@ -252,7 +254,8 @@ constexpr void require_travelling_function() {
 
 namespace internal {
 
-// The requirement of call_buffer() on its function. Returns whether it takes a buffer.
+// Checks the requirement of call_buffer() on its function. Returns true if the function takes a
+// buffer.
 template <typename F>
 constexpr bool require_buffer_function() {
   require_travelling_function<F>();
@@ -330,7 +333,7 @@ class FunctionCall {
       return internal::kClosureBytes<F> + internal::padded(arguments_.size());
     }
   }
-  // Writes those bytes to `at`, which is 8-byte aligned.
+  // Writes bytes() bytes, the closure and the arguments, to `at`, which is 8-byte aligned.
   void write(std::byte* at) const {
     if constexpr (!std::is_empty_v<F>) std::memcpy(at, &function_, sizeof(F));
     if constexpr (sizeof...(Args) != 0) {
@@ -374,7 +377,8 @@ class FunctionCall {
       arguments_;
 };
 
-// Requires: `function`, unless it is a temporary, outlives the returned Call.
+// Returns the Call of function(arguments...). Requires: `function`, unless it is a temporary,
+// outlives the returned Call.
 template <typename F, typename... Given>
 [[nodiscard]] FunctionCall<internal::Kept<F>, std::decay_t<Given>...> make_call(F&& function,
                                                                                 Given&&... given) {
@@ -433,7 +437,8 @@ class BufferCall {
   std::span<const std::byte> buffer_;
 };
 
-// Requires: `function`, unless it is a temporary, outlives the returned BufferCall.
+// Returns the BufferCall of function(buffer, size). Requires: `function`, unless it is a temporary,
+// outlives the returned BufferCall.
 template <typename F>
 [[nodiscard]] BufferCall<internal::Kept<F>> make_buffer_call(F&& function,
                                                              std::span<const std::byte> buffer) {
@@ -444,8 +449,9 @@ template <typename F>
 struct OutgoingCallView {
   FunctionId id;
   uint8_t flags = 0;
-  // Answers are sent in any case: deferred_bytes limits calls only, since the caller of an answered
-  // call would wait for ever. The number of calls that wait for answers limits the answers.
+  // True: an answer, which is never refused. deferred_bytes limits calls only: if an answer were
+  // refused, its caller would wait forever. The number of calls that wait for answers limits the
+  // number of answers.
   bool is_answer = false;
   NotifyTarget notify{};     // used if flags != 0
   size_t closure_bytes = 0;  // of closure and arguments, a multiple of 8

@@ -1,14 +1,14 @@
-// The forms of calls of Seriema's Table 1, defined once for all paths: which arguments, options and
-// completions each form takes, what does not compile, and which encoded call results. send_call.h
-// and riutils supply the paths; programs include those headers.
+// The forms of calls of Seriema's Table 1, defined once for all paths: the arguments, options and
+// completions of each form, the checks at compile time, and the encoded call. send_call.h and
+// riutils supply the paths; programs include those headers.
 //
 // A path P to one destination has
 //   fabric(), rank(), thread()   the destination; thread() is kService for a service
 //   send<Options>(call)          sends a call without completions
 //   send<Options>(view, end)     sends a call and notifies the objects of `end` (CallEnd)
 //   prepare()                    sets the path up: called before memory is prepared for a transfer
-//   write_ahead(...)             writes memory of this process into memory of the destination's;
-//                                calls that are sent afterwards find the bytes in place
+//   write_ahead(...)             writes memory of this process into memory of the destination's
+//                                process; calls that are sent afterwards find the bytes in place
 #ifndef CARIAMA_DSFABRIC_CALL_FORMS_H_
 #define CARIAMA_DSFABRIC_CALL_FORMS_H_
 
@@ -73,9 +73,9 @@ class CARIAMA_DSFABRIC_EXPORT CallEnd {
   // report of its end. Error: RESOURCE_EXHAUSTED (`written` has no operation left). Requires: there
   // is such a rank.
   [[nodiscard]] absl::Status expect(Fabric& fabric, Rank rank, OutgoingCallView& call);
-  // The call of the last expect() was not accepted because of `why`: withdraws the registration,
-  // and returns `why`. If a failure of the process has reported the end of the call meanwhile, the
-  // call counts as accepted: completes `transmitted` with `why`, and returns OK.
+  // Called if the call of the last expect() was not accepted because of `why`. Withdraws the
+  // registration, and returns `why`. If a failure of the process has reported the end of the call
+  // meanwhile, the call counts as accepted: completes `transmitted` with `why`, and returns OK.
   [[nodiscard]] CallResult refused(Fabric& fabric, Rank rank, const OutgoingCallView& call,
                                    const absl::Status& why);
 
@@ -93,7 +93,7 @@ class CARIAMA_DSFABRIC_EXPORT CallEnd {
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<RemoteMemoryLocator> locate_for(
     Fabric& fabric, Rank rank, const RDMAMemory& memory, uint64_t offset, uint64_t size);
 
-// The requirement of all forms on the place of the function.
+// Checks that no completion stands in the place of the function, for all forms.
 template <typename F>
 constexpr bool require_function() {
   static_assert(!kIsCompletion<F>,
@@ -119,7 +119,8 @@ template <typename Options, typename Given>
   }
 }
 
-// Runs `callback` when `event` is ready: at once, or where the calling thread's coroutines resume.
+// Runs `callback` when `event` is ready: immediately, or where the calling thread's coroutines
+// resume.
 template <typename Callback>
 Detached run_after(Future<void> event, Callback callback) {
   const absl::Status status = co_await event;

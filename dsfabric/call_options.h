@@ -10,26 +10,26 @@
 namespace cariama {
 
 // Which event of a call counts its Synchronizer down (Seriema §3.1). completions.h defines the
-// events, and has the form for both at once.
+// events, and has the form that requests both.
 enum class Notification : uint8_t { kTransmitted, kConsumed };
 inline constexpr Notification LocalNotify = Notification::kTransmitted;
 inline constexpr Notification RemoteNotify = Notification::kConsumed;
 
-// What a call does when the destination has no room for it (Seriema §4.4.1, appendix). A one-sided
-// call with kFail or kRetry first waits for a grant of further chunks, if one can be obtained, at
-// most MessengerOptions::timeout. The first call of a messenger waits for its set-up under every
-// policy: call setup() before.
+// The policy of a call for which the destination has no room (Seriema §4.4.1, appendix). A
+// one-sided call with kFail or kRetry first waits for a grant of further chunks, if one can be
+// obtained, at most MessengerOptions::timeout. The first call of a messenger waits for the
+// messenger's set-up under every policy. To avoid that wait, call setup() before.
 enum class WhenFull : uint8_t {
   kFail,        // returns RESOURCE_EXHAUSTED; nothing was sent
   kRetry,       // waits for room, and runs incoming calls meanwhile
-  kRetryAsync,  // defers the call: returns at once; the sender sends it later, in order
+  kRetryAsync,  // defers the call: returns immediately; the sender sends it later, in order
 };
 inline constexpr WhenFull Fail = WhenFull::kFail;
 inline constexpr WhenFull Retry = WhenFull::kRetry;
 inline constexpr WhenFull RetryAsync = WhenFull::kRetryAsync;
 
 // When call_buffer READs the buffer. kSync: the destination's consumer waits for the READ, runs the
-// function, and only then goes on to the next call. kAsync: the READ proceeds while later calls run
+// function, and only then runs the next call. kAsync: the READ proceeds while later calls run
 // (Seriema §3.1).
 enum class Pulling : uint8_t { kSync, kAsync };
 inline constexpr Pulling Sync = Pulling::kSync;

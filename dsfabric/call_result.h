@@ -1,5 +1,5 @@
-// What every form of call returns: whether the call was accepted, and if not, why. Send-based,
-// one-sided and aggregated calls and broadcasts share this type.
+// The return type of every form of call: OK if the call was accepted, else the reason why it was
+// not. Send-based, one-sided and aggregated calls and broadcasts share this type.
 //
 //   bool sent = messenger.call([] { ... });                               // Listing 1
 //   if (CallResult sent = messenger.call(...); !sent) report(sent.status());

@@ -1,6 +1,6 @@
 // The interface by which a layer above (riutils) delivers calls to threads over a transport path of
-// its own. It defines how the fabric runs these calls, how senders wake their threads, and how the
-// end of a call is reported.
+// its own. The interface defines how the fabric runs these calls, how senders wake the threads that
+// run them, and how the end of a call is reported.
 //
 // A layer has one CallSourceRegistry per fabric. Each process creates it on first use: by the
 // layer's first call of this process, or by the first request of a peer. The fabric asks it for one
@@ -60,8 +60,8 @@ class CARIAMA_DSFABRIC_EXPORT CallSourceRegistry {
   // processes, ended never exceeds begun.
   [[nodiscard]] virtual uint64_t begun(uint32_t rank) = 0;
   [[nodiscard]] virtual uint64_t ended(uint32_t rank) = 0;
-  // Called when Fabric::finalize() has seen all work end: from now on no call is accepted. Threads
-  // may still poll for calls.
+  // Called when Fabric::finalize() has detected that all work has ended: from now on no call is
+  // accepted. Threads may still poll for calls.
   virtual void finalized() = 0;
   // Called when the fabric closes: ends the layer's threads and releases what belongs to
   // connections.
@@ -74,8 +74,8 @@ namespace internal {
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT CallSourceRegistry& call_source_registry(
     Fabric& fabric, std::unique_ptr<CallSourceRegistry> (*make)(Fabric& fabric));
 
-// During its lifetime, the calling thread counts as running a call from process `rank`:
-// running_fabric() and running_source() say so.
+// While an object of this class lives, the thread that created it counts as running a call from
+// process `rank`: running_fabric() and running_source() return the fabric and `rank`.
 class CARIAMA_DSFABRIC_EXPORT RunningCalls {
  public:
   RunningCalls(Fabric& fabric, uint32_t rank);
@@ -88,12 +88,14 @@ class CARIAMA_DSFABRIC_EXPORT RunningCalls {
   const uint32_t outer_rank_;
 };
 
-// Returns the handle for a call's NotifyTarget. `ended` is called once, in the thread that receives
-// the answer or detects the failure. `result`, valid during that call, is the result in the answer.
+// Registers a call that waits for an answer from process `rank`, and returns the handle for its
+// NotifyTarget. `ended` is called once, in the thread that receives the answer or detects the
+// failure. Its argument `result`, the result in the answer, is valid during that call.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT uint64_t
 expect_answer(Fabric& fabric, uint32_t rank,
               std::function<void(const absl::Status&, std::span<const std::byte> result)> ended);
-// Cancels an expect_answer(). Returns false if the answer or the failure came before.
+// Removes the registration of expect_answer(). Returns false if the answer or the failure came
+// before.
 CARIAMA_DSFABRIC_EXPORT bool forget_answer(Fabric& fabric, uint32_t rank, uint64_t handle);
 // Sends the outcome of `call` to process `to`, which sent the call. Does nothing if `wanted` is
 // nullptr, except to print an exception.
@@ -109,8 +111,8 @@ CARIAMA_DSFABRIC_EXPORT void reject_call(Fabric& fabric, uint32_t rank, std::str
                                                                            uint32_t rank,
                                                                            uint32_t index,
                                                                            uint32_t value);
-// Makes the thread that runs the calls of worker `index` of process `rank` (which may be this
-// process) wake and re-check. Result and errors as post_call_event().
+// Wakes the thread that runs the calls of worker `index` of process `rank` (which may be this
+// process), so that it re-checks for calls. Result and errors as post_call_event().
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<bool> wake_worker(Fabric& fabric,
                                                                        uint32_t rank,
                                                                        uint32_t index);

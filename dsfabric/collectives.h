@@ -16,16 +16,17 @@
 // has the down phase only, ceil(log2 P) steps; but every broadcast whose operation number is a
 // multiple of 16 has both phases. This bounds memory: a fast source is at most 16 operations ahead.
 // Inner processes forward results before their own threads wake. Every value passes through one
-// process: use it for small values. Each object keeps its last 17 results until the fabric ends.
+// process, so use collectives for small values. Each object stores its last 17 results until the
+// fabric ends.
 //
-// Failures. A waiting participant sends a message per heartbeat to each process that it waits for,
-// so that a dead process is detected. The children of a dead process attach to its nearest living
-// ancestor or, if there is none, to the first living position of the tree. No process is more than
-// one full (two-phase) operation ahead, so a result that only some processes have is recovered from
-// them. With leave_out_dead, the operation completes without the dead processes, and left_out()
-// returns them: all participants get the same list. Otherwise it ends with UNAVAILABLE that names
-// them. A broadcast whose source is dead ends with UNAVAILABLE at the participants that its value
-// has not reached.
+// Failures. A waiting participant sends one message per heartbeat to each process that it waits
+// for, so that the transport detects a dead process. The children of a dead process attach to its
+// nearest living ancestor or, if there is none, to the first living position of the tree. No
+// process is more than one full (two-phase) operation ahead, so a result that only some processes
+// have is recovered from them. With leave_out_dead, the operation completes without the dead
+// processes. left_out() returns their ranks, the same list at all participants. Otherwise the
+// operation ends with UNAVAILABLE, and the text names the dead processes. A broadcast whose source
+// is dead ends with UNAVAILABLE at the participants that its value has not reached.
 //
 // After DEADLINE_EXCEEDED the operation is still in progress. The participant's next call must be
 // the same operation; it continues to wait (its value argument is ignored). The error names the
@@ -103,7 +104,7 @@ class CARIAMA_DSFABRIC_EXPORT Collectives {
   // worker; another operation of the same participant is in progress), RESOURCE_EXHAUSTED
   // (deferred_bytes).
 
-  // Blocks until every participant has called it.
+  // Blocks until every participant has called barrier().
   [[nodiscard]] absl::Status barrier(Deadline deadline);
 
   // Sets every participant's `value` to that of participant `source`. May return before the other

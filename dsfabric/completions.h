@@ -1,4 +1,4 @@
-// Completions: how the caller learns of the two events of a call (Seriema §3.1).
+// Completions: the objects that get the two events of a call (Seriema §3.1).
 //
 //   Synchronizer sent;
 //   Future<void> run;
@@ -53,8 +53,8 @@
 
 namespace cariama {
 
-// What on_transmitted() and on_consumed() return, and their combination by |. Lives for one
-// expression.
+// The return type of on_transmitted() and on_consumed(), and of their combination by |. Use it
+// within one expression.
 template <typename Transmitted, typename Consumed>
 struct [[nodiscard]] Completions {
   [[no_unique_address]] Transmitted transmitted;
@@ -75,7 +75,8 @@ class CARIAMA_DSFABRIC_EXPORT EventReceiver {
   explicit EventReceiver(std::shared_ptr<FutureState> state) : state_(std::move(state)) {}
 
   explicit operator bool() const { return synchronizer_ != nullptr || state_ != nullptr; }
-  // The event has happened, or has become impossible. A Future of a result loads it from `result`.
+  // Called once, when the event has happened or has become impossible (`status` is then the
+  // reason). A Future of a result loads the result from `result`.
   void complete(const absl::Status& status, std::span<const std::byte> result = {}) const;
 
  private:
@@ -96,7 +97,7 @@ inline constexpr bool kIsCompletions = false;
 template <typename Transmitted, typename Consumed>
 inline constexpr bool kIsCompletions<Completions<Transmitted, Consumed>> = true;
 
-// True for what may stand in the place of the completions of a call.
+// True for the types that may stand in the place of the completions of a call.
 template <typename T>
 inline constexpr bool kIsCompletion =
     kIsCompletionObject<T> || kIsCompletions<std::remove_cvref_t<T>>;
@@ -132,7 +133,7 @@ constexpr bool require_completion() {
 
 }  // namespace internal
 
-// `object` gets the event that the call has been transmitted.
+// Makes `object` the completion for the event "transmitted" of a call.
 template <typename Object>
 [[nodiscard]] constexpr auto on_transmitted(Object&& object) {
   constexpr bool kWritten = std::is_same_v<std::remove_cvref_t<Object>, RemoteObject<Synchronizer>>;
@@ -149,7 +150,7 @@ template <typename Object>
   }
 }
 
-// `object` gets the event that the call has been consumed.
+// Makes `object` the completion for the event "consumed" of a call.
 template <typename Object>
 [[nodiscard]] constexpr auto on_consumed(Object&& object) {
   if constexpr (internal::require_completion<Object>()) {

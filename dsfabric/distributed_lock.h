@@ -9,8 +9,8 @@
 // The word is 0, or names the holder. So a waiter detects that the holder is dead, and acquire()
 // returns an error instead of waiting forever. A waiter may die or give up at any moment without
 // leaving a queue to repair. This is why the lock is not an MCS or ticket lock, whose waiters form
-// a chain. The price: the lock gives no guarantee about which waiter is next. Waiters back off from
-// 1 us to 1 ms, so the word's owner sees at most some thousand attempts per second from each
+// a chain. The cost is fairness: the lock does not guarantee which waiter is next. Waiters back off
+// from 1 us to 1 ms, so the word's owner sees at most some thousand attempts per second from each
 // waiter.
 //
 // Operations before release() happen-before those that follow the next acquire(). This holds for
@@ -46,18 +46,20 @@ class CARIAMA_DSFABRIC_EXPORT DistributedLock {
   // returns its result), UNAVAILABLE (the holder is dead: see take_over(); or the owner of the word
   // is dead), FAILED_PRECONDITION (this object holds the lock already).
   [[nodiscard]] absl::Status acquire(Deadline deadline);
-  // Returns true if this object now holds the lock. Errors: as acquire(), without
-  // DEADLINE_EXCEEDED.
+  // Attempts once to take the lock. Returns true if this object now holds it. Blocks for one atomic
+  // on the word, not for the holder. Errors: as acquire(), without DEADLINE_EXCEEDED.
   [[nodiscard]] absl::StatusOr<bool> try_acquire();
 
   // Takes the lock from a dead holder that acquire() has reported, so that the caller can repair
   // the data that the holder left half modified. Returns false if another waiter was faster or the
-  // holder lives: call acquire() again.
+  // holder lives: call acquire() again. Blocks for two operations on the word. Errors: UNAVAILABLE
+  // (the owner of the word is dead).
   [[nodiscard]] absl::StatusOr<bool> take_over();
 
-  // Errors: UNAVAILABLE (the owner of the word is dead), RESOURCE_EXHAUSTED (inside of a call: the
-  // release cannot be sent now), FAILED_PRECONDITION (this object does not hold the lock). After
-  // the first two this object still holds the lock.
+  // Releases the lock. Blocks for one atomic on the word. Errors: UNAVAILABLE (the owner of the
+  // word is dead), RESOURCE_EXHAUSTED (inside of a call: the release cannot be sent now),
+  // FAILED_PRECONDITION (this object does not hold the lock; or the word has another value, because
+  // other code has written it). After the first two this object still holds the lock.
   absl::Status release();
   [[nodiscard]] bool held() const { return held_; }
 

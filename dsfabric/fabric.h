@@ -16,11 +16,11 @@
 // Short-lived threads have no name; they may call without set-up.
 //
 // Delivery. An accepted call runs at most once, and calls from one thread to one thread run in the
-// order of issue. A call runs unless a process dies or the destination rejects it; only a
-// completion for `consumed` (completions.h) reports that it did not. The destination thread chooses
-// where its calls run: in the thread itself, when it calls process_calls() or waits; in helper
-// threads of the process; or in one consumer thread for the whole process. At any time, one thread
-// runs the calls to a given destination.
+// order of issue. A call runs unless a process dies or the destination rejects the call. Only a
+// completion for `consumed` (completions.h) reports a call that did not run. The destination thread
+// chooses where its calls run: in the thread itself, when it calls process_calls() or waits; in
+// helper threads of the process; or in one consumer thread for the whole process. At any time, one
+// thread runs the calls to a given destination.
 //
 // Inside a call no operation waits for credits. If the receiver has no room, calls sent inside a
 // call are deferred, up to deferred_bytes per process, and sent later in order. So calls that call
@@ -109,8 +109,9 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Fabric>> create(
       const FabricOptions& options = {});
 
-  // Without a preceding finalize(), the destructor leaves the job at once. The other processes see
-  // this as the death of the process; this process's own threads and memory are released in order.
+  // Without a preceding finalize(), the destructor leaves the job immediately. The other processes
+  // see this as the death of the process; this process's own threads and memory are released in
+  // order.
   //
   // In a child of fork() the fabric cannot be used: calls return UNAVAILABLE, and the destructor
   // does nothing, so that the parent stays in the job. Messengers, global memory and thread
@@ -129,7 +130,8 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   [[nodiscard]] ThreadId thread_of(Rank rank, ThreadIndex index = 0) const {
     return rank * threads() + index;
   }
-  // "rank 3 (on node1, pid 4711)".
+  // Returns the name of a process for texts: "rank 3 (on node1, pid 4711)". Requires: rank <
+  // size().
   [[nodiscard]] const std::string& label(Rank rank) const;
 
   // Makes the calling thread worker `index` of this process. Does not bind it to a core; creates
@@ -150,32 +152,33 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   // Never blocks.
   size_t progress();
 
-  // wait() is how a thread waits. It receives, and a worker thread runs its calls meanwhile; in a
-  // task that lets other tasks run (tasks/await.h), the worker runs these, too. Sleeps when there
-  // is nothing to do. kForever is a deadline that does not come.
+  // The wait functions block the calling thread. Meanwhile the thread receives messages, and a
+  // worker thread runs its calls. In a task that lets other tasks run (tasks/await.h), the worker
+  // also runs other tasks. The thread sleeps when it has nothing to do. kForever is a deadline that
+  // never comes.
   //
   // Blocks until `condition` is true. The condition must become true by a call, by progress of the
   // fabric, or before a wake(), which reaches workers only. Returns false if the deadline came
   // first.
   [[nodiscard]] bool wait(const std::function<bool()>& condition, Deadline deadline);
   // Blocks until no operation of `done` is left, and returns its status(): OK or the first failure.
-  // Returns DEADLINE_EXCEEDED if the deadline came first: the operations continue, and `done` must
-  // live until they end.
+  // Returns DEADLINE_EXCEEDED if the deadline came first. The operations then continue, and `done`
+  // must live until they end.
   [[nodiscard]] absl::Status wait(const Synchronizer& done, Deadline deadline);
   // As wait(), for a condition that a plain RDMA WRITE makes true. A plain WRITE does not wake a
   // sleeping thread, so this function polls and never sleeps.
   [[nodiscard]] bool wait_polling(const std::function<bool()>& condition, Deadline deadline);
-  // Makes worker `index` of this process wake and re-check its condition.
+  // Wakes worker `index` of this process, so that it re-checks its condition.
   void wake(ThreadIndex index);
 
-  // Ends the job. Every process calls it, from one thread; the process's other threads have left,
-  // or continue to run their calls. Runs all calls in flight, including calls to threads that have
-  // left; blocks until all processes have called it and no call is in flight; from then on no call
-  // is accepted. Errors: DEADLINE_EXCEEDED (names the processes that did not call it in time; it
-  // may be called again), those of the bootstrap.
+  // Ends the job. Every process calls finalize(), from one thread; the process's other threads have
+  // left, or continue to run their calls. Runs all calls in flight, including calls to threads that
+  // have left. Blocks until all processes have called finalize() and no call is in flight. From
+  // then on no call is accepted. Errors: DEADLINE_EXCEEDED (the text names the processes that did
+  // not call finalize() in time; this process may call it again), those of the bootstrap.
   [[nodiscard]] absl::Status finalize(Deadline deadline);
 
-  // Returns true if finalize() has seen the job end: no call is accepted any more.
+  // Returns true if finalize() has detected the end of the job: no call is accepted any more.
   [[nodiscard]] bool finalized() const;
 
   // Returns OK, or UNAVAILABLE with the reason if that process is considered failed.
@@ -183,19 +186,22 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
 
   // Registered memory of the process. Any thread may use the allocator.
   [[nodiscard]] GeneralAllocator& memory();
-  // Returns the connection to a process, and makes it if necessary. For code that posts its own
-  // transfers (one Transmitter per thread) beside calls. The fabric owns it, and its Transmitters
-  // must be destroyed before the fabric; do not repair() it. Blocks while connecting. Errors:
-  // UNAVAILABLE, FAILED_PRECONDITION (refused: another build), INVALID_ARGUMENT (no such rank, or
-  // this process's own rank).
+  // Returns the connection that worker `thread_index` uses to process `rank`, and makes it if
+  // necessary. For code that posts its own transfers (one Transmitter per thread) beside calls. The
+  // fabric owns the connection. Its Transmitters must be destroyed before the fabric. Do not call
+  // repair() on it. Blocks while connecting. Errors: UNAVAILABLE, FAILED_PRECONDITION (refused:
+  // another build), INVALID_ARGUMENT (no such rank, or this process's own rank).
   [[nodiscard]] absl::StatusOr<TransmitQueue*> connection(Rank rank, ThreadIndex thread_index = 0);
   // Returns the protection domain of the device through which process `rank` is reached; nullptr
   // for this process, and if there is no such rank.
   [[nodiscard]] const ProtectionDomain* domain(Rank rank) const;
 
+  // Returns the bootstrap of the job. The fabric uses it too, in create() and finalize(), and a
+  // Bootstrap is thread-compatible: call it only outside of these functions.
   [[nodiscard]] Bootstrap& bootstrap();
   // Returns the options in effect: those of create(), with the resulting number of queue pairs.
   [[nodiscard]] const FabricOptions& options() const;
+  // Returns the counters of this process since the fabric was created.
   [[nodiscard]] FabricStatistics statistics() const;
   // Returns a description of the device through which process `rank` is reached; "" for this
   // process.

@@ -27,9 +27,9 @@ enum class CallConsumer : uint8_t {
   kProcess,  // in the one process consumer
 };
 
-// What a process does when it detects that another process of the job is dead.
+// The action of a process that detects that another process of the job is dead.
 enum class FailurePolicy : uint8_t {
-  kAbort,     // it prints which process is dead, and exits with code 1
+  kAbort,     // the process prints which process is dead, and exits with code 1
   kContinue,  // operations in flight to the dead process end with UNAVAILABLE; the rest continues
 };
 
@@ -42,8 +42,8 @@ enum class QueuePairSharing : uint8_t {
 
 // Options, all with defaults. Sizes in bytes.
 struct FabricOptions {
-  // Long-lived threads per process. Default: what the launcher was asked for, else 1. Must be equal
-  // in all processes.
+  // Long-lived threads per process. Default: the number that the user has requested from the
+  // launcher (-t), else 1. Must be equal in all processes.
   std::optional<uint32_t> threads{};
   // Threads that receive independently of the workers. 0: none; 1: one for each device.
   // Workers also receive when they process calls, and while they wait and are awake; the service
@@ -52,10 +52,10 @@ struct FabricOptions {
   uint32_t helper_threads = 0;
   // Which threads share a connection to another process. `queue_pairs` is used with kProcess;
   // with kNode and kThread, Fabric::options() returns the number that results. This number must be
-  // equal in all processes. More connections let threads post without sharing a send queue, at the
-  // memory of receive_units and send_depth for each. Each thread takes up to
-  // two Transmitters of a connection, which has at most TransmitQueue::kMaxTransmitters: so at most
-  // 127 threads can share one.
+  // equal in all processes. With more connections, fewer threads share a send queue. Each
+  // connection takes the memory of its receive_units and send_depth. Each thread takes up to two
+  // Transmitters of a connection, which has at most TransmitQueue::kMaxTransmitters: so at most 127
+  // threads can share one.
   QueuePairSharing queue_pair_sharing = QueuePairSharing::kProcess;
   uint32_t queue_pairs = 1;
   // Send-based calls: receive_units is the number of messages that a sender may have in flight on
@@ -95,17 +95,17 @@ struct FabricOptions {
   // Interval at which a sleeping service thread wakes to detect failures, to give a sign of life
   // and to retry deferred work. The arrival of calls does not depend on it.
   std::chrono::milliseconds heartbeat{100};
-  // If not zero: a process that gives no sign of life for this long is considered failed, as if it
-  // had died, although it may only be stopped (SIGSTOP, a debugger) or starved of processor time.
-  // Operations that wait for it then end with UNAVAILABLE, and its connections are cut: when it
-  // continues, its own operations to the others fail. (Memory of processes of its host that it has
-  // mapped stays mapped.) Zero: a stopped process is waited for, and only operations with a
-  // deadline end.
+  // If not zero: a process that gives no sign of life for this time is considered failed, as if it
+  // had died. The process may only be stopped (SIGSTOP, a debugger) or get no processor time.
+  // Operations that wait for the process then end with UNAVAILABLE. The other processes cut their
+  // connections to it, so when it continues, its own operations to them fail. (It can still access
+  // memory of other processes of its host that it has mapped.) Zero: operations wait for a stopped
+  // process, and only a deadline ends them.
   //
   // A sign of life is a WRITE of 8 bytes to each connected process at each heartbeat, sent by the
   // service threads. With service_threads == 0 a process gives signs only while it waits, polls for
-  // calls, or calls progress(). Time in which the observing process is stopped itself does not
-  // count, so a job that is stopped and continued as a whole loses no process.
+  // calls, or calls progress(). Time during which the observing process is stopped does not count.
+  // So a job that is stopped and continued as a whole loses no process.
   //
   // Must be at least four heartbeats, and equal in all processes. Choose it longer than any pause
   // that the machines impose: paging, and more runnable threads than cores.

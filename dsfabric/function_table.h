@@ -1,4 +1,5 @@
-// The functions that calls may name. A call names a function by an identity, not by an address.
+// The table of the functions that calls may name. A call names a function by its id, not by an
+// address.
 //
 // A call carries a FunctionId, and the receiver looks it up in the table of this program's
 // invocable functions (Seriema §4.3 ii).
@@ -6,15 +7,15 @@
 // Each function that a program passes to call() anywhere has a stub, a template instance that runs
 // it. Naming the stub anywhere in the program registers it before main(). When the table is built,
 // the stubs are sorted by the build-id of their program or library and their offset in it, and
-// numbered from 1. Two processes of one build have the same table, whatever addresses their code
-// has. fingerprint() identifies the table, and processes compare it before they connect. So all
-// processes of a job run the same build; functions registered under ids that the user chooses, for
-// calls between separately built programs (Seriema §4.3 i), do not exist.
+// numbered from 1. Two processes of one build have the same table, also if their code has different
+// addresses. fingerprint() identifies the table, and processes compare it before they connect. So
+// all processes of a job run the same build; functions registered under ids that the user chooses,
+// for calls between separately built programs (Seriema §4.3 i), do not exist.
 //
 // resolve() rejects an id that is not in the table, so an invalid id is never jumped to. The only
 // exception is a build for comparison with the paper (CMake option CARIAMA_RAW_FUNCTION_ADDRESSES;
-// everything else is the same): it sends addresses and trusts them. There all processes need equal
-// addresses, as forked processes have.
+// everything else is the same): such a build sends addresses and does not check them. There all
+// processes need equal addresses, as forked processes have.
 #ifndef CARIAMA_DSFABRIC_FUNCTION_TABLE_H_
 #define CARIAMA_DSFABRIC_FUNCTION_TABLE_H_
 
@@ -78,7 +79,7 @@ class CARIAMA_DSFABRIC_EXPORT FunctionTable {
  public:
   // Builds the table from the stubs of the program and of the libraries loaded so far. Idempotent,
   // thread-safe. Error: FAILED_PRECONDITION (a program or library with stubs carries no build-id:
-  // link it with -Wl,--build-id; two builds could not be told apart).
+  // link it with -Wl,--build-id; two builds could not be distinguished).
   [[nodiscard]] static absl::Status build();
 
   // Returns the id of a stub, or 0 if the table has not been built yet or the stub is in a library
@@ -112,9 +113,9 @@ class CARIAMA_DSFABRIC_EXPORT FunctionTable {
 
   [[nodiscard]] static ProgramFingerprint fingerprint();
 
-  // Returns OK if a process with that fingerprint has the same functions under the same ids.
-  // Otherwise returns FAILED_PRECONDITION with a text that says what differs and what to do. `peer`
-  // is that process's label.
+  // Returns OK if a process with the fingerprint `theirs` has the same functions under the same
+  // ids. Otherwise returns FAILED_PRECONDITION; the text names the difference and the remedy.
+  // `peer` is the label of that process.
   [[nodiscard]] static absl::Status check(const ProgramFingerprint& theirs,
                                           const std::string& peer);
 

@@ -57,11 +57,11 @@ class CARIAMA_DSFABRIC_EXPORT FutureState {
   }
   [[nodiscard]] absl::Status wait(Deadline deadline);
   [[nodiscard]] const absl::Status& status() const { return status_; }
-  // Returns false if the result is ready: the coroutine continues at once. At most one coroutine
-  // may await a Future.
+  // Suspends `coroutine` until the result is ready. Returns false if it is ready already: the
+  // coroutine then continues immediately. At most one coroutine may await a Future.
   [[nodiscard]] bool suspend(std::coroutine_handle<> coroutine);
   void finish(absl::Status status, std::span<const std::byte> result);
-  // Sets the process and the thread that are called. Call it before the call is sent. With
+  // Records the process and the thread that are called. Call it before the call is sent. With
   // kNoThread, a wait for the Future inside of a call does not detect that it cannot end.
   void calls(Rank rank, ThreadId destination) {
     rank_ = rank;
@@ -114,8 +114,9 @@ class Future {
  public:
   using Result = std::conditional_t<std::is_void_v<T>, absl::Status, absl::StatusOr<T>>;
 
-  // Belongs to no call: never ready, and get() returns FAILED_PRECONDITION. A call to which it is
-  // passed as a completion makes it that call's.
+  // Creates a Future that belongs to no call: it is never ready, and get() returns
+  // FAILED_PRECONDITION. If it is passed to a call as a completion, it becomes the Future of that
+  // call's event.
   Future() = default;
   explicit Future(std::shared_ptr<internal::FutureValue<T>> state) : state_(std::move(state)) {}
   // Returns a Future that is ready and holds the error `why`.
@@ -126,10 +127,10 @@ class Future {
   }
 
   [[nodiscard]] bool ready() const { return state_ != nullptr && state_->ready(); }
-  // Blocks until the result is ready; runs incoming calls meanwhile. Moves the value out: call it
-  // once. Returns DEADLINE_EXCEEDED if the deadline comes first; it may be called again then.
-  // Returns FAILED_PRECONDITION inside of a call for a result from the calling thread itself (that
-  // call could not run before this one has ended), and for a Future that belongs to no call.
+  // Blocks until the result is ready; runs incoming calls meanwhile. Moves the value out, so it
+  // returns the value once. Returns DEADLINE_EXCEEDED if the deadline comes first; call get() again
+  // then. Returns FAILED_PRECONDITION inside of a call for a result from the calling thread itself
+  // (that call could not run before this one has ended), and for a Future that belongs to no call.
   [[nodiscard]] Result get(Deadline deadline) {
     if (state_ == nullptr) return internal::future_without_call();
     if (absl::Status came = state_->wait(deadline); !came.ok()) return came;
@@ -167,7 +168,7 @@ class CARIAMA_DSFABRIC_EXPORT SynchronizerAwaiter {
   return {fabric, done};
 }
 
-// The return type of a coroutine whose result is not awaited. The coroutine starts at once, and
+// The return type of a coroutine whose result is not awaited. The coroutine starts immediately, and
 // destroys itself at its end. An exception that leaves it terminates the process.
 struct Detached {
   struct promise_type {

@@ -9,23 +9,24 @@
 //   absl::StatusOr<uint64_t> value = got.wait(deadline);
 //   auto before = (*memory)->fetch_add(slot, 1).wait(deadline);
 //
-// One-sided: the owner of the memory takes part in the allocation only. The path is chosen per
-// pointer. Memory of this process, and memory of a process of this host that is mapped here (shm),
-// are accessed by loads and stores: no work request, no additional copy. All other memory is
-// accessed by READ, WRITE and atomics of the connection; their data passes through registered
-// memory that the transfer allocates and frees.
+// The operations are one-sided: the owner of the memory takes part in the allocation only. Each
+// pointer determines the path. Memory of this process, and memory of a process of this host that is
+// mapped here (shm), are accessed by loads and stores: no work request, no additional copy. All
+// other memory is accessed by READ, WRITE and atomics of the connection; their data passes through
+// registered memory that the transfer allocates and frees.
 //
-// Order. An operation is complete when its handle says so. Two operations in flight are unordered,
-// even on the same memory. A put is visible to all processes once it is complete. To wait for the
-// puts of another process, use a call, a barrier or an atomic.
+// Order. An operation is complete when done() of its handle returns true, or wait() has returned.
+// Two operations in flight are unordered, even on the same memory. A put is visible to all
+// processes once it is complete. To wait for the puts of another process, use a call, a barrier or
+// an atomic.
 //
 // Atomics operate on aligned 8-byte words. They are sequentially consistent if all users of a word
-// use atomics. Devices do not promise that their atomics are atomic with respect to those of CPUs.
-// So by default (AtomicsBy::kAutomatic) the CPU executes all atomics of a word: if all processes of
-// the job reach one another through shared memory, the initiator's CPU, also for operations through
-// the connection; if any pair uses verbs, the owner's service thread (one call per atomic). kDevice
-// makes atomics one-sided everywhere. It is correct only for words that no process, including the
-// owner and its shm neighbours, accesses in another way.
+// use atomics. Devices do not guarantee that their atomics are atomic with respect to those of
+// CPUs. So by default (AtomicsBy::kAutomatic) the CPU executes all atomics of a word: if all
+// processes of the job reach one another through shared memory, the initiator's CPU, also for
+// operations through the connection; if any pair uses verbs, the owner's service thread (one call
+// per atomic). kDevice makes atomics one-sided everywhere. It is correct only for words that no
+// process, including the owner and its shm neighbours, accesses in another way.
 //
 // Cost. A GlobalMemory takes 64 bytes of registered memory per small operation in flight (8 KiB
 // initially), and 256 bytes in each connection that it uses. A get or put of n > 64 bytes on memory
@@ -177,8 +178,8 @@ template <typename T>
 class GlobalValue : public GlobalTransfer {
  public:
   GlobalValue() = default;
-  // Blocks until the value is there, and returns it. May be called any number of times. Errors as
-  // GlobalTransfer::wait().
+  // Blocks until the value has arrived, and returns it. May be called any number of times. Errors
+  // as GlobalTransfer::wait().
   [[nodiscard]] absl::StatusOr<T> wait(Deadline deadline) {
     if (absl::Status ended = finish(deadline, value_, sizeof value_); !ended.ok()) return ended;
     T value;
@@ -239,7 +240,7 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
     RemoteMemory::adopt(fabric_, pointer.address(), sizeof(T)).free();
   }
 
-  // ---- Transfers. They start at once. If the start fails, wait() returns the error.
+  // ---- Transfers. They start immediately. If the start fails, wait() returns the error.
 
   template <typename T>
   [[nodiscard]] GlobalValue<std::remove_const_t<T>> rget(global_ptr<T> from) {
@@ -247,7 +248,7 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
     start_get(handle, from.address(), sizeof(T), handle.value_, false);
     return handle;
   }
-  // The argument `value` may be reused at once.
+  // The argument `value` may be reused immediately.
   template <typename T>
   [[nodiscard]] GlobalTransfer rput(const std::type_identity_t<T>& value, global_ptr<T> to) {
     GlobalTransfer handle;
@@ -262,7 +263,7 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
     start_get(handle, from.address(), bytes.size(), bytes.data(), true);
     return handle;
   }
-  // The array `values` may be reused at once.
+  // The array `values` may be reused immediately.
   template <typename T>
   [[nodiscard]] GlobalTransfer rput(std::span<std::add_const_t<T>> values, global_ptr<T> to) {
     GlobalTransfer handle;
@@ -304,15 +305,16 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
   [[nodiscard]] GlobalValue<uint64_t> fetch_add(global_ptr<uint64_t> word, uint64_t addend) {
     return start_atomic(word.address(), Atomic::kFetchAdd, addend, 0);
   }
-  // Sets the word to `desired` if it equals `expected`. It did if the yielded value equals
-  // `expected`.
+  // Sets the word to `desired` if it equals `expected`. Yields the value before: the word was set
+  // if that value equals `expected`.
   [[nodiscard]] GlobalValue<uint64_t> compare_exchange(global_ptr<uint64_t> word, uint64_t expected,
                                                        uint64_t desired) {
     return start_atomic(word.address(), Atomic::kCompareExchange, expected, desired);
   }
   [[nodiscard]] GlobalValue<uint64_t> load(global_ptr<uint64_t> word) { return fetch_add(word, 0); }
   // Sets the word to `value`, and returns the value before. Blocks: connections have no atomic
-  // exchange, so it repeats compare_exchange() until no other access came between.
+  // exchange, so the function repeats compare_exchange() until no other access has changed the word
+  // in between.
   [[nodiscard]] absl::StatusOr<uint64_t> exchange(global_ptr<uint64_t> word, uint64_t value,
                                                   Deadline deadline);
 
@@ -324,8 +326,8 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
 
   GlobalMemory(Fabric& fabric, const GlobalMemoryOptions& options);
 
-  // If the data does not arrive at once: with `later`, it is copied to `into` when the handle is
-  // waited for; without `later`, it stays in the operation until then.
+  // If the data does not arrive immediately, the operation stores it until the handle is waited
+  // for. With `later`, the wait then copies the data to `into`.
   void start_get(GlobalTransfer& handle, const GlobalAddress& from, size_t bytes, std::byte* into,
                  bool later);
   void start_put(GlobalTransfer& handle, const GlobalAddress& to, size_t bytes,

@@ -44,9 +44,9 @@ struct GlobalVectorOptions {
   size_t block = 0;
 };
 
-// Movable. Functions that only locate elements are thread-safe; the elements are ordinary memory
-// without synchronization. Each process frees its own part: all accesses must have ended (use a
-// barrier) before the first process destroys its object.
+// Movable. Functions that only locate elements are thread-safe. The elements are ordinary memory,
+// and their accesses are not synchronized. Each process frees its own part: all accesses must have
+// ended (use a barrier) before the first process destroys its object.
 template <typename T>
 class GlobalVector {
  public:
@@ -137,7 +137,7 @@ class GlobalVector {
     return memory.rput(value, (*this)[index]);
   }
   // Transfers elements [first, first + into.size()), which may be in several processes. All
-  // transfers are in flight at once.
+  // transfers are in flight at the same time.
   [[nodiscard]] absl::Status get(GlobalMemory& memory, size_t first, std::span<T> into,
                                  Deadline deadline) const {
     return for_each_run(first, into.size(), deadline, [&](global_ptr<T> from, size_t at, size_t n) {

@@ -9,7 +9,8 @@
 //   return code.ok() ? *code : 1;
 //
 // Each process finds the others by make_bootstrap() (bootstrap.h). To run on several hosts, use a
-// PMIx launcher, or start the processes by hand: see bootstrap.h.
+// PMIx launcher, or start each process with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT set: see
+// bootstrap.h.
 #ifndef CARIAMA_DSFABRIC_LAUNCHER_H_
 #define CARIAMA_DSFABRIC_LAUNCHER_H_
 
@@ -32,7 +33,7 @@ struct LaunchOptions {
   int processes = 0;
   // Long-lived threads in each process (-t). nullopt: the program decides.
   std::optional<uint32_t> threads{};
-  // What each process is bound to. kNuma: processes are assigned to nodes in blocks, the first
+  // The binding of each process. kNuma: processes are assigned to nodes in blocks, the first
   // processes to the first node, as evenly as possible.
   Binding bind = Binding::kNone;
   // Which NUMA node and RDMA device each process uses:
@@ -50,8 +51,8 @@ struct LaunchOptions {
   std::chrono::milliseconds grace{5'000};
   // Prefixes each line that a process prints with "[RANK] ".
   bool tag_output = false;
-  // If true, the failure of a process does not end the job: for programs that continue without the
-  // dead.
+  // If true, the failure of a process does not end the job. For programs that continue without a
+  // dead process.
   bool keep_going = false;
   // The program, which is searched in PATH, and its arguments.
   std::vector<std::string> command{};
@@ -59,28 +60,29 @@ struct LaunchOptions {
 
 // The return value of launch() after the timeout.
 inline constexpr int kLaunchTimedOut = 124;
-// The return value of launch() if no process failed, but writing their tagged output did.
+// The return value of launch() if no process has failed, but the launcher could not write their
+// tagged output.
 inline constexpr int kLaunchOutputLost = 1;
 
 // Runs the job, and blocks until it has ended. Returns 0, or the exit code of the process that
-// failed first; 128 + n if signal n killed it. Of failures at nearly the same time, a death by a
-// signal is the first one: processes exit because a peer has died.
+// failed first; 128 + n if signal n killed it. Among failures at nearly the same time, a death by a
+// signal counts as the first one, because processes exit when a peer has died.
 //
 // When a process fails, the launcher reports it on stderr, and sends SIGTERM to the others, and
 // SIGKILL after options.grace. A process that ends with code 0 and has not finalized its fabric is
 // reported, too, but is no failure. If the tagged output cannot be written, for example because the
-// disk is full, the launcher reports that once, and the job goes on.
+// disk is full, the launcher reports this once, and the job continues.
 //
 // The launcher passes SIGINT, SIGTERM, SIGHUP and SIGQUIT on; the job then has options.grace to
-// end, and a second signal kills it at once. Each process leads a process group, which is killed
-// when the process ends. Processes that left their group are killed at the
-// end of the job. If the launcher is killed, its processes and their groups are killed too.
+// end, and a second signal kills it immediately. Each process leads a process group, which is
+// killed when the process ends. Processes that left their group are killed at the end of the job.
+// If the launcher is killed, its processes and their groups are killed too.
 //
 // Standard input goes to rank 0; the other processes read /dev/null.
 //
-// While it runs, it handles the signals above for the whole calling process; all other threads
-// should block them. Errors: INVALID_ARGUMENT (options, place file), NOT_FOUND (program, place
-// file, NUMA node, device), PERMISSION_DENIED (the program cannot be run), RESOURCE_EXHAUSTED
+// While launch() runs, it handles these four signals for the whole calling process; all other
+// threads should block them. Errors: INVALID_ARGUMENT (options, place file), NOT_FOUND (program,
+// place file, NUMA node, device), PERMISSION_DENIED (the program cannot be run), RESOURCE_EXHAUSTED
 // (processes, descriptors).
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<int> launch(const LaunchOptions& options);
 
@@ -91,7 +93,8 @@ inline constexpr int kLaunchOutputLost = 1;
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<size_t> read_launch_options(
     std::span<const char* const> arguments, LaunchOptions& options);
 
-// For the first line of main: a program that is started by hand becomes its own launcher.
+// Call it in the first line of main. It makes a program that a user starts directly its own
+// launcher.
 //
 // If a launcher has started this process (cariama-run, mpirun, srun; RANK and WORLD_SIZE are set;
 // CARIAMA_BOOTSTRAP=single), does nothing and returns nullopt: this is one process of a job, and

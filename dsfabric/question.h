@@ -1,5 +1,5 @@
-// A service call whose result the caller waits for with a deadline. Several may be in flight at
-// once.
+// A service call whose result the caller waits for with a deadline. Several may be in flight at the
+// same time.
 //
 //   Question<uint64_t> question(fabric, rank, nullptr, [](int id) { return look_up(id); }, 7);
 //   absl::StatusOr<uint64_t> answer = question.wait(deadline);
@@ -28,9 +28,9 @@ namespace cariama::internal {
 template <typename T>
 class Question {
  public:
-  // Sends the call to the service of `rank`; never blocks for its credits. If the caller's wait()
-  // has timed out before the answer comes, `late` (if given) gets the answer, in the thread that
-  // receives it.
+  // Sends the call to the service of `rank`. Never waits for credits. If wait() has timed out
+  // before the answer comes, the answer is passed to `late` (if given), in the thread that receives
+  // it.
   template <typename F, typename... Args>
   Question(Fabric& fabric, Rank rank, std::function<void(T)> late, F&& function,
            Args&&... arguments)
@@ -60,8 +60,8 @@ class Question {
     return std::move(answer.value);
   }
 
-  // Returns true if the answer has come, or cannot come: wait() then returns at once. Never blocks
-  // and runs no calls.
+  // Returns true if the answer has come, or cannot come: wait() then returns immediately. Never
+  // blocks and runs no calls.
   [[nodiscard]] bool answered() const { return !sent_.ok() || answer_->done.done(); }
 
  private:

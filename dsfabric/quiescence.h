@@ -1,5 +1,5 @@
-// Termination detection: finds out whether a job has no work left, that is, whether every call and
-// everything that it caused has been run. For work on any path.
+// Termination detection: determines whether a job has no work left. That is, every call has run,
+// and every call and task that it caused. Covers work on all paths.
 //
 //   TerminationDetector detector(fabric);           // in every process, in the same order
 //   call(fabric, 3, [] { ... calls that call ... });
@@ -14,15 +14,15 @@
 // Every process counts the units begun and the units ended, summed over all paths, with two rules:
 //   (1) a unit is counted as begun before any process can receive it;
 //   (2) the process that ran a unit counts it as ended after all units that it caused were begun.
-// The participants execute waves. In a wave each participant reads its counts, and all learn the
-// sums B and F (units begun, units ended). No participant reads for wave k+1 before wave k has
-// ended. wait() returns when the F of a wave equals the B of the next.
+// The participants execute waves. In a wave each participant reads its counts, and all get the sums
+// B and F (units begun, units ended). No participant reads for wave k+1 before wave k has ended.
+// wait() returns when the F of a wave equals the B of the next.
 //
 // Safety. Let T be a moment between the two waves; every participant has entered wait(). Counts
 // only grow. All reads of F came before T, and all reads of B after it. So F <= ended(T) <=
 // begun(T) <= B; the inequality in the middle holds because of (1): a unit that has ended was
-// begun. F = B makes all four equal: at T every unit begun had ended. Since then only units can
-// begin units, so none was begun after T.
+// begun. F = B makes all four equal: at T every unit begun had ended. From T on only units can
+// begin units, so no unit was begun after T.
 //
 // Termination. Once every unit has ended, the counts no longer change. The first wave that begins
 // after that reads F = ended = begun, and the next wave reads B = begun.
@@ -39,11 +39,12 @@
 // Process failures. wait() ends with UNAVAILABLE, unless CollectiveOptions::leave_out_dead is set:
 // then the job continues without the failed processes. Units to and from a dead
 // process are not counted any more. Two waves are compared only if in both of them all participants
-// had detected the same deaths, and the collectives had left out the same processes. So wait() does
-// not wait for a call that a dead process sent and that is still running.
+// had detected the same deaths, and the collectives had left out the same processes. As a
+// consequence, wait() may return while a call that a dead process had sent is still running.
 //
 // Cost. A wave is an all_reduce of 32 bytes: 2 ceil(log2 P) steps, 2 (P - 1) messages. A quiet job
-// takes two waves. A busy job executes 8 waves at once, then pauses, up to 10 ms, between waves.
+// takes two waves. A busy job executes 8 waves immediately, then pauses, up to 10 ms, between
+// waves.
 #ifndef CARIAMA_DSFABRIC_QUIESCENCE_H_
 #define CARIAMA_DSFABRIC_QUIESCENCE_H_
 
@@ -108,15 +109,16 @@ class WaveComparison {
 
 class CARIAMA_DSFABRIC_EXPORT TerminationDetector {
  public:
-  // As for Collectives: sends nothing, and objects are matched by creation order.
+  // Sends nothing. As for Collectives, objects of different processes are matched by creation
+  // order: every process creates the same objects in the same order.
   explicit TerminationDetector(Fabric& fabric, const CollectiveOptions& options = {});
   TerminationDetector(const TerminationDetector&) = delete;
   TerminationDetector& operator=(const TerminationDetector&) = delete;
 
-  // Blocks until the job has no work left. All participants call it, and begin no units outside of
-  // calls until it has returned. Runs calls meanwhile; other threads that have calls must run them.
-  // Errors: as Collectives. After DEADLINE_EXCEEDED the operation is still in progress: call it
-  // again. (A unit that never ends causes this error.)
+  // Blocks until the job has no work left. All participants call wait(), and begin no units outside
+  // of calls until it has returned. Runs calls meanwhile. The threads that do not call wait() must
+  // run their calls. Errors: as Collectives. After DEADLINE_EXCEEDED the operation is still in
+  // progress: call it again. (A unit that never ends causes this error.)
   [[nodiscard]] absl::Status wait(Deadline deadline);
 
   // Returns the number of waves that this process has taken part in.

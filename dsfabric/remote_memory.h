@@ -1,5 +1,5 @@
-// Registered memory of another process, allocated and freed from here: on a NUMA node of a process,
-// or on the node of one of its threads.
+// Registered memory of another process, which this process allocates and frees: on a NUMA node of
+// that process, or on the node of one of its threads.
 //
 //   auto memory = RemoteMemory::allocate(fabric, 3, 4096, deadline);      // of process 3
 //   auto near = RemoteMemory::allocate_near(fabric, 17, 4096, deadline);  // on thread 17's node
@@ -31,7 +31,8 @@ namespace cariama {
 // copyable, 32 bytes. A process uses the key that matches how it reaches the owner.
 struct GlobalAddress {
   uint64_t address = 0;  // in the owner; 0: null
-  // for processes that reach the owner by shared memory, and over verbs
+  // The keys for processes that reach the owner by shared memory, and for those that reach it over
+  // verbs.
   std::array<RemoteKey, 2> keys{};
   Rank rank = 0;  // the owner
   uint32_t reserved = 0;
@@ -48,8 +49,9 @@ static_assert(sizeof(GlobalAddress) == 32 && std::is_trivially_copyable_v<Global
 // Owns a piece of memory of some process, possibly this one. Movable; thread-compatible. The fabric
 // must outlive it.
 //
-// When a process dies, its memory is gone. Memory that a dead process had allocated elsewhere stays
-// until its owner's fabric ends, because other processes may use it.
+// The memory of a process is lost when the process dies. Memory that a dead process had allocated
+// in another process stays allocated until the fabric of that process ends, because other processes
+// may use the memory.
 class CARIAMA_DSFABRIC_EXPORT RemoteMemory {
  public:
   // Allocates `bytes` zeroed bytes, aligned to 64, in process `rank` on its NUMA node `numa_node`.
@@ -57,7 +59,7 @@ class CARIAMA_DSFABRIC_EXPORT RemoteMemory {
   // The owner's service thread clears the memory, so allocate rarely and in large pieces. Errors:
   // OUT_OF_RANGE (no such process), RESOURCE_EXHAUSTED and INVALID_ARGUMENT (the owner's allocator
   // gives the reason: its budget, no such node), UNAVAILABLE, DEADLINE_EXCEEDED (if the owner
-  // allocates the memory later, it is freed at once).
+  // allocates the memory later, it is freed immediately).
   [[nodiscard]] static absl::StatusOr<RemoteMemory> allocate(Fabric& fabric, Rank rank,
                                                              size_t bytes, Deadline deadline,
                                                              int numa_node = kAnyNode);
@@ -78,7 +80,8 @@ class CARIAMA_DSFABRIC_EXPORT RemoteMemory {
   [[nodiscard]] Rank rank() const { return address_.rank; }
   [[nodiscard]] size_t size() const { return bytes_; }  // bytes
   [[nodiscard]] const GlobalAddress& address() const { return address_; }
-  // The locator for own transfers over fabric.connection(rank()). Not for memory of this process.
+  // Returns the locator for the program's own transfers over fabric.connection(rank()). Requires:
+  // rank() is not this process.
   [[nodiscard]] RemoteMemoryLocator locator() const {
     return locator_of(*fabric_, address_, bytes_);
   }

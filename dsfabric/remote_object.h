@@ -57,11 +57,12 @@ class CARIAMA_DSFABRIC_EXPORT RemoteObject<Synchronizer> {
   // Resets a finished object for the same number of operations.
   void reset();
 
-  // For calls. Reserves the next operation for a call to `rank`, and returns the place that the
-  // call's end is to be written to. Errors: RESOURCE_EXHAUSTED (more calls than operations).
+  // Called for each call. Reserves the next operation for a call to `rank`, and returns the place
+  // to which the destination writes the end of the call. Errors: RESOURCE_EXHAUSTED (more calls
+  // than operations).
   [[nodiscard]] absl::StatusOr<NotifyTarget> expect(Rank rank);
-  // Undoes the last expect(). Returns false if the peer has failed meanwhile and its failure has
-  // already counted the operation down.
+  // Cancels the last expect(). Returns false if the peer's failure has already counted the
+  // operation down.
   [[nodiscard]] bool forget();
 
  private:

@@ -32,8 +32,8 @@ struct JobOptions {
   LaunchOptions launch{};  // as for launch_self(); `command` is ignored
   FabricOptions fabric{};
   CallConsumer consumer = CallConsumer::kThread;  // of every thread
-  // How long a process whose threads have ended waits for the other processes to end. 0: as long as
-  // they run.
+  // The longest time that a process whose threads have ended waits for the other processes to end.
+  // 0: no limit.
   std::chrono::milliseconds end_timeout{0};
 };
 
@@ -45,16 +45,16 @@ using JobBody = std::function<absl::Status(ThreadContext& self)>;
 }  // namespace internal
 
 // Runs body(self) in every long-lived thread of every process, and returns the exit code for main.
-// Thread 0 of each process is the calling thread. `body` returns nothing, or something that
-// converts to absl::Status. It must not keep `self` or the fabric.
+// Thread 0 of each process is the calling thread. `body` returns nothing, or a value that converts
+// to absl::Status. It must not store a reference to `self` or to the fabric beyond its return.
 //
 // After its body a thread runs the calls that arrive for it, until all threads of the job have
 // ended and no call is in flight. Returns 0 then.
 //
 // Returns 1, and prints the reason on stderr, if a body returned an error or threw an exception, if
 // the fabric could not be created, or if the job did not end in order. The process then leaves the
-// job at once; the launcher ends the other processes (LaunchOptions::keep_going). In the process
-// that launches the job, returns what launch_self() returns.
+// job immediately; the launcher ends the other processes (LaunchOptions::keep_going). In the
+// process that launches the job, returns what launch_self() returns.
 template <std::invocable<ThreadContext&> Body>
 [[nodiscard]] int run_job(const JobOptions& options, int argc, const char* const* argv,
                           Body&& body) {

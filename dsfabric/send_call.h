@@ -22,18 +22,19 @@
 //
 // Deadlock: a call that waits, inside of itself, for a call to its own thread waits forever (or
 // until its deadline), because the calls to a thread run one after the other. A Future detects this
-// and returns an error at once. A Synchronizer cannot: it does not know the call that it waits for.
+// and returns an error immediately. A Synchronizer cannot detect this, because it does not contain
+// the call that it waits for.
 //
 // Validation of RemoteMemoryLocators. A target that is too short, that wraps around, or that
 // belongs to another process than the destination (`owner`) makes its call fail with
 // INVALID_ARGUMENT. If the locator of a buffer to be READ does not belong to the sender, the
-// receiver treats the call as malformed, does not run it, and answers with the same error. Only the
-// owner's device can check whether a key is valid and covers the range, and it reports an invalid
-// access by failing it. By the rules of reliable connections this ends the connection: both queue
-// pairs enter the error state, and all work requests posted behind are flushed, whether they were
-// executed or not. The connection is not repaired, because it could then no longer promise that
-// calls run exactly once. So a locator with an invalid key (of freed memory, for example) ends the
-// connection between the two processes.
+// receiver treats the call as malformed. It does not run the call, and answers with the same error.
+// Only the owner's device can check whether a key is valid and covers the range, and it reports an
+// invalid access by failing it. By the rules of reliable connections this ends the connection: both
+// queue pairs enter the error state, and all work requests posted behind are flushed, whether they
+// were executed or not. The fabric does not repair the connection, because it could not guarantee
+// then that a call runs at most once. So a locator with an invalid key (of freed memory, for
+// example) ends the connection between the two processes.
 #ifndef CARIAMA_DSFABRIC_SEND_CALL_H_
 #define CARIAMA_DSFABRIC_SEND_CALL_H_
 
@@ -68,8 +69,8 @@ namespace internal {
                                                            ThreadId thread,
                                                            const OutgoingCallView& call,
                                                            WhenFull when_full);
-// Sends one encoded call as above, and notifies the objects of `end` (CallEnd in call_forms.h) when
-// the call is transmitted and when it has ended.
+// Sends one encoded call to `thread` (kService: to the service of process `rank`), and notifies the
+// objects of `end` (CallEnd in call_forms.h) when the call is transmitted and when it has ended.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT CallResult send_call(Fabric& fabric, Rank rank,
                                                            ThreadId thread, OutgoingCallView call,
                                                            WhenFull when_full, CallEnd& end);
@@ -138,8 +139,8 @@ CallResult call(Fabric& fabric, ThreadId destination, F&& function, Given&&... g
 //                    reused when source->is_free(), at the latest when the call is consumed.
 //   Sync, Async      Only a locator travels, and the destination READs the source, which must not
 //                    change before the call is consumed. Sync: the destination's consumer waits for
-//                    the READ before it goes on to its next call. Async: the READ proceeds while
-//                    later calls run; a thread of the fabric then calls the function.
+//                    the READ before it runs its next call. Async: the READ proceeds while later
+//                    calls run; a thread of the fabric then calls the function.
 // Further error: INVALID_ARGUMENT (the range exceeds its memory; the target is not that long, or
 // not memory of the destination's process).
 template <auto... Options, typename F, typename... Given>
@@ -169,8 +170,8 @@ CallResult call_return(Fabric& fabric, ThreadId destination, F&& function, T& re
       std::forward<Args>(arguments)...);
 }
 
-// A completion in the place of the function: these do not compile, with one error that says so.
-// (The other forms check their function themselves.)
+// These overloads match a completion in the place of the function. They do not compile, with one
+// error that names the mistake. (The other forms check their function themselves.)
 template <auto... Options, typename F, typename... Given>
 requires internal::kIsCompletion<F> CallResult call_buffer(Fabric&, ThreadId, const F&,
                                                            const Given&...) {

@@ -1,6 +1,6 @@
-// Serialization of call arguments: trivially copyable values bytewise, everything else through
-// cereal. So every type that cereal can save and load can be an argument (std::string, std::vector,
-// user types with a serialize()).
+// Serialization of call arguments: trivially copyable values bytewise, values of all other types
+// through cereal. So every type that cereal can save and load can be an argument (std::string,
+// std::vector, user types with a serialize()).
 //
 // The archives write to and read from memory directly. The reader trusts no length: a container's
 // size is checked against the remaining bytes before memory is allocated for it.
@@ -75,7 +75,8 @@ class ArgumentReader : public cereal::InputArchive<ArgumentReader> {
     std::memcpy(data, in_.data(), bytes);
     in_ = in_.subspan(bytes);
   }
-  // Checks a container's size. Every element takes at least one byte.
+  // Throws MalformedArguments if a container's size exceeds the number of remaining bytes: every
+  // element takes at least one byte.
   void check_size(uint64_t elements) const {
     if (elements > in_.size()) throw MalformedArguments("a container in a call has a false size");
   }

@@ -1,4 +1,4 @@
-// The places of a job's threads (rank, host, NUMA node, core), and binding threads to cores.
+// Finds the places of a job's threads (rank, host, NUMA node, core), and binds threads to cores.
 //
 //   auto self = init_thread(fabric, 0, CallConsumer::kThread, Binding::kCore);
 //   absl::StatusOr<ThreadPlace> there = where_is(fabric, 7, deadline);
@@ -30,8 +30,9 @@ struct Core {
 // fails).
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<std::vector<Core>> usable_cores();
 
-// Numbers that are equal for all threads of a host that are bound within the same NUMA node, or the
-// same last-level cache. -1 if the thread may run in several of them, or if hwloc knows none.
+// The NUMA node and the last-level cache within which a thread is bound, as numbers that are valid
+// on its host. A number is -1 if the thread may run in several nodes or caches, or if hwloc reports
+// none.
 struct Neighbourhood {
   int numa_node = -1;
   int core_complex = -1;

@@ -7,9 +7,10 @@
 //   call_buffer(fabric, thread, function, std::span(data), their_memory);
 //
 // Short buffers are copied into registered memory first ("bounced": up to
-// FabricOptions::bounce_bytes). Longer buffers go through the RegistrationCache of the device
-// (FabricOptions::registration; dtutils/registration/user_memory.h), and those that this process
-// WRITEs are registered in pieces if the policy says so. A call within one process does neither.
+// FabricOptions::bounce_bytes). Longer buffers are registered through the RegistrationCache of the
+// device (FabricOptions::registration; dtutils/registration/user_memory.h). If the policy requires
+// it, a buffer that this process WRITEs is registered in pieces. A call within one process neither
+// copies nor registers its buffer.
 #ifndef CARIAMA_DSFABRIC_USER_BUFFER_H_
 #define CARIAMA_DSFABRIC_USER_BUFFER_H_
 

@@ -55,7 +55,7 @@ struct Completion {
 };
 static_assert(sizeof(Completion) <= 32);
 
-// Returns the name of a status or kind in words ("remote access error", "RDMA READ").
+// Returns the name of a status or of a kind ("remote access error", "RDMA READ").
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT std::string_view status_name(CompletionStatus status);
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT std::string_view kind_name(CompletionKind kind);
 

@@ -41,17 +41,17 @@ enum class Transport : uint8_t { kVerbs, kShm, kSim, kFault };
 // "verbs", "shm", "sim", "fault".
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT std::string_view transport_name(Transport transport);
 
-// Limits of a device, queried from it and never assumed. Sizes in bytes.
+// Limits of a device, as the device reports them. Sizes in bytes.
 struct DeviceLimits {
   uint32_t max_send_depth = 0;
   uint32_t max_receive_depth = 0;
-  uint32_t max_completions = 0;  // of one completion queue
-  uint32_t max_segments = 0;
-  uint32_t max_inline = 0;
-  uint32_t max_outstanding_reads = 0;
-  uint32_t mtu = 0;
-  uint64_t max_message = 0;
-  bool atomics = false;  // FETCH_ADD and COMPARE_SWAP
+  uint32_t max_completions = 0;        // of one completion queue
+  uint32_t max_segments = 0;           // of one work request or receive request
+  uint32_t max_inline = 0;             // bytes of inline data of one work request
+  uint32_t max_outstanding_reads = 0;  // READs and atomics in flight on one queue pair
+  uint32_t mtu = 0;                    // of one packet
+  uint64_t max_message = 0;            // bytes of one work request
+  bool atomics = false;                // FETCH_ADD and COMPARE_SWAP
 };
 
 // An object on which a thread sleeps until a completion arrives. Any number of completion queues
@@ -61,9 +61,8 @@ class CARIAMA_DTUTILS_EXPORT CompletionChannel {
   virtual ~CompletionChannel() = default;
 
   // Sleeps until an armed completion queue has a completion, or until `timeout` has passed. Returns
-  // false after the timeout. May return true although no completion arrived, so call it in the
-  // usual loop: poll, arm, poll again, wait. An event that came between arm() and wait() is not
-  // lost.
+  // false after the timeout. May return true although no completion arrived, so call it in a loop:
+  // poll, arm, poll again, wait. An event that arrives between arm() and wait() is not lost.
   [[nodiscard]] virtual bool wait(std::chrono::nanoseconds timeout) = 0;
 
   // Makes one present or future wait() return true. Async-signal-safe. Thread-safe.
@@ -77,13 +76,15 @@ struct CompletionQueueOptions {
   std::shared_ptr<CompletionChannel> channel{};  // optional
 };
 
+// The queue from which a process polls the completions of its queue pairs. Thread-safe.
 class CARIAMA_DTUTILS_EXPORT CompletionQueue {
  public:
   virtual ~CompletionQueue() = default;
 
   // Takes up to completions.size() completions and returns their number. Never blocks. Several
-  // threads may poll at once; each completion is delivered to one of them. Polling drives progress
-  // on transports that need it (sim: virtual time; shm: sends that wait for a posted receive).
+  // threads may poll at the same time; each completion is delivered to one of them. Polling drives
+  // progress on transports that need it (sim: virtual time; shm: sends that wait for a posted
+  // receive).
   [[nodiscard]] virtual size_t poll(std::span<Completion> completions) = 0;
 
   // Requests one event on the channel at the next completion (solicited_only: at the next
@@ -91,27 +92,31 @@ class CARIAMA_DTUTILS_EXPORT CompletionQueue {
   // arming, before waiting. Error: FAILED_PRECONDITION without a channel.
   [[nodiscard]] virtual absl::Status arm(bool solicited_only = false) = 0;
 
+  // Returns the number of completions that fit, at least CompletionQueueOptions::depth.
   [[nodiscard]] virtual uint32_t depth() const = 0;
 };
 
 struct SharedReceiveQueueOptions {
-  uint32_t depth = 1024;
-  uint32_t max_segments = 1;
+  uint32_t depth = 1024;      // receives that may be posted at a time
+  uint32_t max_segments = 1;  // of one receive
 };
 
 // A queue of receives that all queue pairs created with it consume. The completion of a receive is
-// delivered to the receive completion queue of the consuming queue pair.
+// delivered to the receive completion queue of the consuming queue pair. Thread-safe.
 class CARIAMA_DTUTILS_EXPORT SharedReceiveQueue {
  public:
   virtual ~SharedReceiveQueue() = default;
+  // Posts receives in the given order. Does not block.
   [[nodiscard]] virtual PostResult post_receive(std::span<const ReceiveRequest> requests) = 0;
   [[nodiscard]] PostResult post_receive(const ReceiveRequest& request) {
     return post_receive(std::span(&request, 1));
   }
+  // Returns the number of receives that may be posted at a time.
   [[nodiscard]] virtual uint32_t depth() const = 0;
 };
 
-// Memory regions can be used only with the queue pairs of their own domain.
+// A group of memory regions and queue pairs that can be used together: a memory region can be used
+// only with the queue pairs of its own domain.
 class CARIAMA_DTUTILS_EXPORT ProtectionDomain {
  public:
   virtual ~ProtectionDomain() = default;
@@ -122,9 +127,17 @@ class CARIAMA_DTUTILS_EXPORT ProtectionDomain {
   [[nodiscard]] virtual absl::StatusOr<std::shared_ptr<MemoryRegion>> register_memory(
       const MemorySource& source, Access access) = 0;
 
+  // Creates a completion channel. Error: RESOURCE_EXHAUSTED.
   [[nodiscard]] virtual absl::StatusOr<std::shared_ptr<CompletionChannel>> create_channel() = 0;
+
+  // Creates a completion queue. Errors: INVALID_ARGUMENT (a depth of 0, or above
+  // DeviceLimits::max_completions; a channel of another device), RESOURCE_EXHAUSTED.
   [[nodiscard]] virtual absl::StatusOr<std::shared_ptr<CompletionQueue>> create_completion_queue(
       const CompletionQueueOptions& options) = 0;
+
+  // Creates a shared receive queue. Errors: INVALID_ARGUMENT (a depth of 0; shm and sim: other
+  // values out of range, which verbs reduces to the device's limits), UNIMPLEMENTED (the device has
+  // no shared receive queues), RESOURCE_EXHAUSTED.
   [[nodiscard]] virtual absl::StatusOr<std::shared_ptr<SharedReceiveQueue>>
   create_shared_receive_queue(const SharedReceiveQueueOptions& options) = 0;
 
@@ -134,23 +147,28 @@ class CARIAMA_DTUTILS_EXPORT ProtectionDomain {
       const QueuePairOptions& options) = 0;
 };
 
+// An opened port of a card, the shared-memory transport, or a simulated endpoint.
 class CARIAMA_DTUTILS_EXPORT Device {
  public:
   virtual ~Device() = default;
   [[nodiscard]] virtual Transport transport() const = 0;
-  // "rxe0 port 1 gid 1 (::ffff:10.77.0.1)", "shm", "sim endpoint 17", "fault(shm)".
+  // Returns a name for error texts: "rxe0 port 1 gid 1 (::ffff:10.77.0.1)", "shm", "sim endpoint
+  // 17", "fault(shm)".
   [[nodiscard]] virtual std::string description() const = 0;
   [[nodiscard]] virtual const DeviceLimits& limits() const = 0;
-  // The NUMA node that the device is attached to, or -1.
+  // Returns the NUMA node that the device is attached to, or -1.
   [[nodiscard]] virtual int numa_node() const = 0;
+  // Creates a protection domain. Errors: those of ibv_alloc_pd(3) on verbs; UNAVAILABLE (sim: the
+  // endpoint is dead).
   [[nodiscard]] virtual absl::StatusOr<std::shared_ptr<ProtectionDomain>> create_domain() = 0;
 };
 
 // Selects the device to open. Each empty field takes the default stated beside it.
 struct DeviceOptions {
-  // Default: the environment variable CARIAMA_TRANSPORT ("verbs" or "shm"), else verbs if a device
-  // with an active port exists, else shm. kSim and kFault devices are created by separate functions
-  // (sim/sim_fabric.h, fault/fault_device.h).
+  // Default: the environment variable CARIAMA_TRANSPORT ("verbs" or "shm"); else verbs if `name`,
+  // `port`, `gid_index` or CARIAMA_DEVICE is set; else verbs if a device with an active port
+  // exists; else shm. kSim and kFault devices are created by separate functions (sim/sim_fabric.h,
+  // fault/fault_device.h).
   std::optional<Transport> transport{};
   // verbs only. The environment variables CARIAMA_DEVICE, CARIAMA_PORT and CARIAMA_GID_INDEX
   // replace the fields that are empty.
@@ -161,8 +179,10 @@ struct DeviceOptions {
   std::optional<uint32_t> gid_index{};
 };
 
-// Opens a device. The error text names the requested device, the devices present, and the remedy. A
-// device named explicitly is never replaced by another.
+// Opens a device. If the options or the environment name a device, the function never opens another
+// one. Errors: INVALID_ARGUMENT (CARIAMA_TRANSPORT; kSim or kFault), those of open_verbs_device()
+// and open_shm_device(). The error text names the requested device, the devices present, and the
+// remedy.
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT absl::StatusOr<std::shared_ptr<Device>> open_device(
     const DeviceOptions& options);
 

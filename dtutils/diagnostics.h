@@ -37,7 +37,7 @@ CARIAMA_DTUTILS_EXPORT bool report_once(std::string_view key, std::string_view w
 using DiagnosticSink = std::function<void(const Diagnostic&)>;
 
 // Replaces the sink and returns the previous one. An empty sink writes to stderr ("cariama: what:
-// remedy"). The sink is called without locks held, possibly by several threads at once.
+// remedy"). The sink is called without locks held, possibly by several threads at the same time.
 CARIAMA_DTUTILS_EXPORT DiagnosticSink set_diagnostic_sink(DiagnosticSink sink);
 
 }  // namespace cariama

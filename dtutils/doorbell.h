@@ -67,7 +67,7 @@ struct CARIAMA_DTUTILS_EXPORT Machine {
   // Orders earlier stores before later loads, also for the processor.
   static void full_fence() {
 #if defined(__x86_64__)
-    // As strong as mfence, and cheaper. The stack's cache line is this core's own.
+    // As strong as mfence, and cheaper: the cache line of the stack belongs to this core.
     asm volatile("lock; orl $0, (%%rsp)" ::: "memory", "cc");
 #else
     std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -105,10 +105,11 @@ class BasicDoorbell {
     On::wake(word_);
     return true;
   }
-  // As ring(), for a doorbell on which no thread sleeps: it records that one of several other
-  // doorbells is armed. Disarms it, and returns true if it was armed; the caller then rings the
-  // other ones. A sleeper arms its own doorbell first, then this one. (In the reverse order, an
-  // earlier event could disarm this one before the sleeper has armed its own.)
+  // Called by a ringer (R2) for a doorbell on which no thread sleeps. Such a doorbell records that
+  // at least one of several other doorbells is armed. Disarms the doorbell, and returns true if it
+  // was armed; the ringer then rings the other doorbells. A sleeper arms its own doorbell first,
+  // and then this doorbell. (In the reverse order, an earlier event could disarm this doorbell
+  // before the sleeper has armed its own.)
   [[nodiscard]] bool take() {
     On::full_fence();
     return is_armed() && disarm();
@@ -146,9 +147,9 @@ class BasicSleeperSet {
     word_.fetch_or(uint64_t{1} << slot, std::memory_order_seq_cst);
     On::full_fence();
   }
-  // Called by the ringer, after it has made the condition true (R2). Bit i: the sleeper in slot i
-  // is armed. The ringer disarms the slots that it chooses, and rings the doorbells of their
-  // sleepers.
+  // Called by the ringer, after it has made the condition true (R2). Returns a bit mask; bit i: the
+  // sleeper in slot i is armed. The ringer disarms the slots that it chooses, and rings the
+  // doorbells of their sleepers.
   [[nodiscard]] uint64_t armed() const {
     On::full_fence();
     return word_.load(std::memory_order_relaxed);
@@ -169,7 +170,7 @@ class BasicRemoteDoorbell {
     published_.exchange(total, std::memory_order_seq_cst);
     if (armed_.load(std::memory_order_seq_cst) == 0) [[likely]]
       return false;
-    // Disarmed before the event is sent: a sleeper that arms later gets an event of its own.
+    // Disarms before the event is sent: a sleeper that arms the doorbell later gets another event.
     return armed_.exchange(0, std::memory_order_seq_cst) != 0;
   }
 
@@ -193,13 +194,13 @@ class BasicRemoteDoorbell {
 using Doorbell = internal::BasicDoorbell<internal::Machine>;
 static_assert(sizeof(Doorbell) == 4 && std::atomic<uint32_t>::is_always_lock_free);
 
-// The sleepers, 64 at most, that one ringer wakes one by one. It lies in the ringer's memory, which
-// the sleepers map. Each of them also has a Doorbell, on which it sleeps. Zero-initialised memory
-// is valid. Thread-safe.
+// The set of the sleepers, at most 64, that one ringer wakes one by one. The set lies in the
+// ringer's memory, which the sleepers map. Each sleeper also has a Doorbell, on which it sleeps.
+// Zero-initialised memory is valid. Thread-safe.
 using SleeperSet = internal::BasicSleeperSet<internal::Machine>;
 
 // A doorbell for a sleeper on another host that polls memory for plain WRITEs, which raise no
-// event. It lies in the registered memory of the ringer, which permits remote read and remote
+// event. The doorbell lies in registered memory of the ringer that permits remote read and remote
 // write. Zero-initialised memory is valid. One ringer at a time; one sleeper (remote_doorbell.h).
 struct alignas(64) RemoteDoorbell : internal::BasicRemoteDoorbell<internal::Machine> {};
 static_assert(sizeof(RemoteDoorbell) == 64 && std::atomic<uint64_t>::is_always_lock_free);
@@ -215,8 +216,8 @@ class CARIAMA_DTUTILS_EXPORT Sleeper {
   // is in flight, or the doorbell of a ringer could not be armed. Requires: arm() was called, and
   // then the condition did not hold.
   [[nodiscard]] virtual bool recheck() { return false; }
-  // Sleeps until a ringer rings or until `deadline`. Returns at once if one has rung since arm().
-  // Spurious returns are possible.
+  // Sleeps until a ringer rings or until `deadline`. Returns immediately if one has rung since
+  // arm(). Spurious returns are possible.
   virtual void wait(Deadline deadline) = 0;
 };
 

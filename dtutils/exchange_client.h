@@ -23,7 +23,8 @@ namespace internal {
 struct ExchangeMessage;
 }
 
-// As Exchange; put() and watch_ends() are thread-safe, and wait for no other call.
+// Thread-compatible as Exchange, except put(), watch_ends() and store_is_gone(): any thread may
+// call them, also while another thread waits in get() or fence().
 class CARIAMA_DTUTILS_EXPORT ExchangeClient final : public Exchange {
  public:
   // Takes ownership of `socket` (a connected stream); the destructor closes it. labels[i] names
@@ -41,7 +42,8 @@ class CARIAMA_DTUTILS_EXPORT ExchangeClient final : public Exchange {
                                                 Deadline deadline) override;
   [[nodiscard]] absl::Status fence(Deadline deadline) override;
   absl::Status watch_ends(bool watch) override;
-  // After the store has closed the connection, store_is_gone() is true.
+  // See Exchange::take_ended(). After the store has closed the connection, store_is_gone() returns
+  // true.
   [[nodiscard]] std::vector<Ended> take_ended() override;
   [[nodiscard]] bool store_is_gone() const {
     return store_is_gone_.load(std::memory_order_acquire);
@@ -56,12 +58,13 @@ class CARIAMA_DTUTILS_EXPORT ExchangeClient final : public Exchange {
   [[nodiscard]] absl::StatusOr<internal::ExchangeMessage> receive(uint64_t request,
                                                                   Deadline deadline,
                                                                   const std::string& operation);
-  // Receives the bytes that are there. Returns false if there are none. Error: UNAVAILABLE.
+  // Receives the bytes that have arrived, without waiting. Returns false if none have. Error:
+  // UNAVAILABLE.
   [[nodiscard]] absl::StatusOr<bool> receive_some(const std::string& operation);
   // Waits until the socket is ready for `events`. Error: DEADLINE_EXCEEDED.
   [[nodiscard]] absl::Status wait(short events, Deadline deadline, const std::string& operation);
-  // Marks the stream as broken, since it cannot be continued: from now on every call fails with
-  // `status`.
+  // Marks the stream as broken, for example after a part of a message was sent: from now on every
+  // call fails with `status`. Returns `status`.
   absl::Status breaks(absl::Status status);
   [[nodiscard]] absl::Status broken();
 
@@ -69,7 +72,7 @@ class CARIAMA_DTUTILS_EXPORT ExchangeClient final : public Exchange {
   const int rank_;
   const std::vector<std::string> labels_;
   std::mutex send_mutex_;     // one message at a time
-  std::mutex receive_mutex_;  // guards what follows
+  std::mutex receive_mutex_;  // guards incoming_, last_request_ and fence_request_
   const std::unique_ptr<Incoming> incoming_;
   uint64_t last_request_ = 0;
   std::optional<uint64_t> fence_request_;  // set between entering and leaving a fence

@@ -18,9 +18,9 @@ namespace cariama {
 
 // Connects `queue_pair` to the queue pair that process `rank` connects to this process under the
 // same `name`: exchanges the addresses, connects (options.peer is set to the rank's label), and
-// waits until the other end has connected too, so that both ends may send at once. Both ranks must
-// call it. Several pairs of ranks may connect at the same time. Errors: those of Exchange and of
-// QueuePair::connect, at this end or at the other end.
+// waits until the other end has connected too, so that both ends may send immediately. Both ranks
+// must call it. Several pairs of ranks may connect at the same time. Errors: those of Exchange and
+// of QueuePair::connect, at this end or at the other end.
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT absl::Status connect_over(Exchange& exchange, int rank,
                                                                QueuePair& queue_pair,
                                                                Exchange::Deadline deadline,
@@ -34,8 +34,9 @@ template <typename T>
   return exchange.put(key, std::string_view(reinterpret_cast<const char*>(&value), sizeof value));
 }
 
-// Returns the plain value that `rank` published under `key`; waits for it as Exchange::get does.
-// Errors: those of Exchange::get, and INVALID_ARGUMENT (the value has another size).
+// Returns the plain value that `rank` published under `key`. Blocks until that rank has published
+// it, as Exchange::get() does. Errors: those of Exchange::get, and INVALID_ARGUMENT (the value has
+// another size).
 template <typename T>
 [[nodiscard]] absl::StatusOr<T> get_value(Exchange& exchange, int rank, std::string_view key,
                                           Exchange::Deadline deadline) {

@@ -60,8 +60,8 @@ class CARIAMA_DTUTILS_EXPORT ExchangeServer {
 
   // Records that the process of `rank` has ended, after receiving the data that it sent before.
   // `how` completes the sentence "LABEL ...". Ranks that wait for a value or a fence of this rank
-  // get an error; the values that it put stay available. Returns true if the rank watched the ends
-  // of others until its own (Exchange::watch_ends()).
+  // get an error; the values that it put stay available. Returns true if the rank was watching the
+  // ends of the other ranks when it ended (Exchange::watch_ends()).
   bool rank_ended(int rank, std::string how);
 
   // Closes and forgets all connections without notifying the other ends. For a process forked from

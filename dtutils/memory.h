@@ -49,8 +49,9 @@ constexpr bool has_access(Access granted, Access wanted) {
          static_cast<uint32_t>(wanted);
 }
 
-// Names memory of another process in messages. Plain data, 32 bytes. `address` is transport data (a
-// virtual address on verbs, shm and sim); add offsets to it, never dereference it.
+// Names memory of another process in messages. Plain data, 32 bytes. `address` has a meaning for
+// the transport only (a virtual address on verbs, shm and sim): a program may add offsets, and must
+// not dereference it.
 struct RemoteMemoryLocator {
   uint64_t address = 0;
   uint64_t length = 0;  // bytes
@@ -58,9 +59,8 @@ struct RemoteMemoryLocator {
   uint32_t owner = 0;  // the caller's number for the owner (a rank), carried and never interpreted
   uint32_t reserved = 0;
 
-  // Returns a locator of the part that starts `offset` bytes in and is `bytes` long. Requires:
-  // offset + bytes <= length. The target's device checks this when the locator is used; this
-  // function does not.
+  // Returns a locator of the part [offset, offset + bytes). Requires: offset + bytes <= length. The
+  // target's device checks this when the locator is used; this function does not.
   [[nodiscard]] constexpr RemoteMemoryLocator slice(uint64_t offset, uint64_t bytes) const {
     return {address + offset, bytes, key, owner, reserved};
   }
@@ -209,9 +209,10 @@ class CARIAMA_DTUTILS_EXPORT RDMAMemory {
     return true;
   }
 
-  // Records a transfer by the queue pair of `cell`. Requires: `tag` was read from it AFTER posting.
-  // Used by Transmitter and by code that does its own signaling. Returns false, and records
-  // nothing, if kMaxUses other queue pairs are still using the memory.
+  // Records a transfer by the queue pair of `cell`. Requires: `tag` was read from the queue's epoch
+  // after the transfer was posted (signaling.h, (1)). Used by Transmitter and by code that does its
+  // own signaling. Returns false, and records nothing, if kMaxUses other queue pairs are still
+  // using the memory.
   bool set_last_use(const FlushCell* cell, uint64_t tag) {
     if (simple_use(cell)) [[likely]] {
       uses_[0] = {cell, tag};
@@ -225,7 +226,8 @@ class CARIAMA_DTUTILS_EXPORT RDMAMemory {
   // Allocators call it before they return the memory to a new owner. Requires: is_free().
   void clear_uses() { use_count_ = 0; }
 
-  // Returns true if set_last_use(cell, ...) needs no free use slot and therefore succeeds at once.
+  // Returns true if set_last_use(cell, ...) needs no free use slot and therefore succeeds
+  // immediately.
   [[nodiscard]] bool simple_use(const FlushCell* cell) const {
     return use_count_ == 0 || (use_count_ == 1 && uses_[0].cell == cell);
   }

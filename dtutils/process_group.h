@@ -50,28 +50,28 @@ class CARIAMA_DTUTILS_EXPORT Exchange {
   // the other ranks. Errors: INVALID_ARGUMENT (too long), UNAVAILABLE (the store is gone).
   [[nodiscard]] virtual absl::Status put(std::string_view key, std::string_view value) = 0;
 
-  // Returns the value that `rank` has put under `key`; waits until it is put. A value outlives the
-  // process that put it. Errors: INVALID_ARGUMENT (no such rank, key too long), DEADLINE_EXCEEDED,
-  // UNAVAILABLE (that rank ended without putting the value, or the store is gone).
+  // Returns the value that `rank` has put under `key`. Blocks until that rank has put it. A value
+  // outlives the process that put it. Errors: INVALID_ARGUMENT (no such rank, key too long),
+  // DEADLINE_EXCEEDED, UNAVAILABLE (that rank ended without putting the value, or the store is
+  // gone).
   [[nodiscard]] virtual absl::StatusOr<std::string> get(int rank, std::string_view key,
                                                         Deadline deadline) = 0;
 
-  // Waits until every rank has called it. Afterwards get() returns values that any rank put before
-  // the fence without waiting. After DEADLINE_EXCEEDED this rank counts as having arrived: a
-  // further call continues the same fence. Other errors: UNAVAILABLE (a rank ended, or the store is
-  // gone).
+  // Blocks until every rank has called fence(). Afterwards get() does not wait for values that a
+  // rank put before its call. After DEADLINE_EXCEEDED this rank counts as having arrived: a further
+  // call continues the same fence. Other errors: UNAVAILABLE (a rank ended, or the store is gone).
   [[nodiscard]] virtual absl::Status fence(Deadline deadline) = 0;
 
   struct Ended {
     int rank;
     std::string how;  // completes the sentence "LABEL ...": "was killed by signal 9 (Killed)"
   };
-  // Makes the store report the end of every other process to this one, or stop that. Ends before
-  // the call are reported too. Errors: UNAVAILABLE (the store is gone). The base class ignores it:
-  // an exchange without such reports.
+  // With `watch`, makes the store report the end of every other process to this process; ends
+  // before the call are reported too. Without `watch`, ends these reports. Error: UNAVAILABLE (the
+  // store is gone). The base class makes no reports: it ignores the call.
   virtual absl::Status watch_ends(bool /*watch*/) { return absl::OkStatus(); }
-  // Returns the reports that have arrived since the last call. Never blocks. Thread-safe; returns
-  // nothing while another thread waits in this object, and the reports later.
+  // Returns the reports that have arrived since the last call. Never blocks. Thread-safe. While
+  // another thread waits in this object, returns nothing; a later call returns the reports.
   [[nodiscard]] virtual std::vector<Ended> take_ended() { return {}; }
 };
 
@@ -92,8 +92,8 @@ struct RunOptions {
 // _exit after flushing stdio, so neither atexit handlers nor destructors of the caller run in it.
 //
 // No process outlives the call: after a failure the remaining processes are killed when
-// options.grace has passed, after options.timeout all are killed at once, and if the caller dies
-// the kernel kills them.
+// options.grace has passed, after options.timeout all are killed immediately, and if the caller
+// dies the kernel kills them.
 //
 // Blocks. Requires, and checks: the calling process has one thread (a lock held by another thread
 // would stay locked in the child). Errors: ABORTED (a process failed: the text names each failed

@@ -39,9 +39,10 @@ class CompletionQueue;
 class ProtectionDomain;
 class SharedReceiveQueue;
 
+// The operation of a work request.
 enum class Opcode : uint8_t {
   kSend,
-  kSendImmediate,
+  kSendImmediate,  // the target's completion carries 32 bits of immediate data
   kWrite,
   kWriteImmediate,  // 0 bytes allowed; consumes a receive request of the target
   kRead,
@@ -49,14 +50,13 @@ enum class Opcode : uint8_t {
   kCompareSwap,  // 8 bytes, remote address 8-byte aligned
 };
 
-// Flags of a work request, or-ed.
-// Yield a completion.
+// Flags of a work request, which may be combined by |. kSignaled: yield a completion.
 inline constexpr uint8_t kSignaled = 1;
-// Copy the data at post time: no local key needed, at most max_inline bytes.
+// kInline: copy the data at post time, at most max_inline bytes; no local key is needed.
 inline constexpr uint8_t kInline = 2;
-// Start after all earlier READs and atomics of this queue pair.
+// kFence: start after all earlier READs and atomics of this queue pair.
 inline constexpr uint8_t kFence = 4;
-// Wake a receiver that armed its queue for solicited events.
+// kSolicited: wake a receiver that armed its queue for solicited events.
 inline constexpr uint8_t kSolicited = 8;
 
 // A piece of local memory. `length` may be 0. With kInline the key is ignored.
@@ -133,8 +133,9 @@ enum class ArrivalOrder : uint8_t {
   // not ordered: this is all that ibv_query_qp_data_in_order(3) guarantees.
   kWithinWrite,
   // Bytes become visible in ascending order of address within each aligned block of 128 bytes of a
-  // WRITE. Neither blocks nor successive WRITEs are ordered. (Newer versions of that function can
-  // tell such cards from kNone; nothing in this library depends on the difference.)
+  // WRITE. Neither blocks nor successive WRITEs are ordered. (Newer versions of
+  // ibv_query_qp_data_in_order(3) distinguish such cards from kNone. This library treats both
+  // alike.)
   kWithinBlocks,
 };
 // Returns true if the last byte of a WRITE becomes visible last.
@@ -203,30 +204,31 @@ class CARIAMA_DTUTILS_EXPORT QueuePair {
   // Constant for the life of the queue pair.
   [[nodiscard]] virtual std::string address() const = 0;
 
-  // Connects to the queue pair with that address; the peer must connect to this queue pair's
-  // address. Receives may be posted before. Data may be sent when connect() has returned at both
-  // ends. Errors: INVALID_ARGUMENT (not an address, another transport, an option out of range),
-  // FAILED_PRECONDITION (connected already), UNAVAILABLE (the peer is gone or unreachable).
+  // Connects to the queue pair with the address `peer_address`; the peer must connect to this queue
+  // pair's address. Receives may be posted before connect(). Data may be sent when connect() has
+  // returned at both ends. Errors: INVALID_ARGUMENT (not an address, another transport, an option
+  // out of range), FAILED_PRECONDITION (connected already), UNAVAILABLE (the peer is gone or
+  // unreachable).
   [[nodiscard]] virtual absl::Status connect(std::string_view peer_address,
                                              const ConnectOptions& options) = 0;
 
-  // After an error: waits until the device has finished everything outstanding (the kFlushed
-  // completion of each request is then in its queue), and reconnects to the same peer. Both ends
-  // must call it, and neither may send data before repair() has returned at both. Also valid on a
-  // connection without error.
-  // Errors: UNAVAILABLE when the peer is dead; then create a new queue pair.
+  // After an error: blocks until the device has ended all outstanding requests (the kFlushed
+  // completion of each request is then in its completion queue), and reconnects to the same peer.
+  // Both ends must call it, and neither may send data before repair() has returned at both. Also
+  // valid on a connection without error. Errors: UNAVAILABLE when the peer is dead; then create a
+  // new queue pair.
   [[nodiscard]] virtual absl::Status repair() = 0;
 
   // Moves the queue pair to the error state: outstanding requests complete with kFlushed.
   virtual void fail() = 0;
 
-  // Posts a list of requests at once. Does not block.
+  // Posts a list of requests by one call. Does not block.
   [[nodiscard]] virtual PostResult post_send(std::span<const WorkRequest> requests) = 0;
   [[nodiscard]] PostResult post_send(const WorkRequest& request) {
     return post_send(std::span(&request, 1));
   }
 
-  // Executes one unsignaled WRITE immediately where the transport can (shm, mapped memory). The
+  // Executes one unsignaled WRITE immediately if the transport can (shm, mapped memory). The
   // arguments travel in registers, for code that issues many small WRITEs (Transmitter). Returns
   // true if the WRITE was executed: the operation counts as posted, and the local buffer may be
   // reused. Returns false if nothing was done; then call post_send(), which posts it or reports the

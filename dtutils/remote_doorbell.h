@@ -6,7 +6,8 @@
 // published more than the sleeper has consumed, a message is in flight, and the thread must not
 // sleep. The ringer's event is posted behind the WRITEs of the message, so it arrives after them.
 //
-// Cost: two operations per ringer and attempt to sleep; those of all ringers are in flight at once.
+// Cost: two operations per ringer and attempt to sleep; the operations of all ringers are in flight
+// at the same time.
 #ifndef CARIAMA_DTUTILS_REMOTE_DOORBELL_H_
 #define CARIAMA_DTUTILS_REMOTE_DOORBELL_H_
 

@@ -4,9 +4,9 @@
 // that a test can drive every interleaving of it.
 //
 // A queue of depth D has D credits. A lane (the state of one thread on the queue) takes a batch of
-// credits at once and spends one per operation; the operation that spends the last one is signaled.
-// The completion of a signaled operation returns the credits of all operations that its lane has
-// posted since the signaled one before it. The variables:
+// credits in one step and spends one credit per operation; the operation that spends the last one
+// is signaled. The completion of a signaled operation returns the credits of all operations that
+// its lane has posted since the signaled one before it. The variables:
 //
 //   granted   credits that lanes have taken so far, without those that were returned unspent
 //   retired   credits returned so far: their operations are complete, and the completion was
@@ -36,10 +36,10 @@
 //     batch is one credit, a credit is loose only while its lane is posting with it; a lane that
 //     fails to post returns its credits.
 // (4) No function waits for another thread: each ends after a bounded number of its own steps.
-//     acquire() gives up after kAcquireAttempts exchanges that failed because of other lanes'
-//     exchanges; an exchange in raise() fails only because of a later completion, of which at most
-//     D are in flight. A suspended thread retains its loose credits, and the credits of the
-//     completions that it has polled and not yet retired.
+//     acquire() returns without credits after kAcquireAttempts exchanges that failed because of
+//     other lanes' exchanges; an exchange in raise() fails only because of a later completion, of
+//     which at most D are in flight. A suspended thread retains its loose credits, and the credits
+//     of the completions that it has polled and not yet retired.
 // (5) No bubble. With one lane a completion returns for each quarter of the queue, while the other
 //     three quarters are in flight. No thread waits for a completion while a credit is left.
 #ifndef CARIAMA_DTUTILS_SIGNALING_H_
@@ -52,15 +52,15 @@
 
 namespace cariama::internal {
 
-// Number of credits that a lane takes at once, and so the number of operations that one signaled
-// operation covers. With several lanes each takes fewer, so that the credits retained by idle lanes
-// are bounded: D/4 + D/8 (1/2 + ... + 1/256) < 0.9 D.
+// Number of credits that a lane takes in one step, and so the number of operations that one
+// signaled operation covers. With several lanes each takes fewer, so that the credits retained by
+// idle lanes are bounded: D/4 + D/8 (1/2 + ... + 1/256) < 0.9 D.
 constexpr uint64_t batch_size(uint64_t depth, uint64_t lanes) {
   return std::max<uint64_t>(1, lanes <= 1 ? depth / 4 : depth / (8 * lanes));
 }
 
-// The number of failed exchanges in a row after which acquire() gives up. So many failures are
-// unlikely: each one means that another lane has taken a batch.
+// The number of failed exchanges in a row after which acquire() returns without credits. So many
+// failures are unlikely: each one means that another lane has taken a batch.
 inline constexpr int kAcquireAttempts = 64;
 
 // Raises a monotone maximum to at least `value`. Ends as soon as it is reached.

@@ -79,7 +79,7 @@ absl::StatusOr<FileDescriptor> listen_at(const std::string& name, bool is_abstra
   bool is_bound = bind_it();
   if (!is_bound && errno == EADDRINUSE && !is_abstract && !has_listener(*at)) {
     struct stat there {};
-    // Nothing but a socket is removed: the user may have mistaken a file for it.
+    // Removes nothing but a socket: the user may have given the name of another file by mistake.
     if (lstat(name.c_str(), &there) == 0 && S_ISSOCK(there.st_mode)) unlink(name.c_str());
     is_bound = bind_it();
   }
@@ -221,12 +221,14 @@ void StatisticsService::State::run() {
       if (accepted.valid()) {
         if (is_allowed(accepted.get())) readers.emplace_back(std::move(accepted));
       } else if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
-        // Out of descriptors: the connection stays in the queue, so poll() would return at once.
+        // Out of descriptors: the connection stays in the queue, so poll() would return
+        // immediately.
         std::this_thread::sleep_for(std::chrono::milliseconds(100));
       }
     }
     if (!options.file_path.empty() && now >= next_file) {
-      // start() has reported a lasting error; one that came later is reported by the last write.
+      // start() has reported an error that existed then. The last write reports an error that came
+      // later.
       static_cast<void>(write_file());
       next_file = now + kFilePeriod;
     }

@@ -1,4 +1,4 @@
-// Properties of this machine that matter to a program that moves data: page sizes, NUMA, limits;
+// Properties of this machine that determine the speed of data transfers: page sizes, NUMA, limits;
 // and the shortfalls with their remedies. cariama-info prints them, together with the devices;
 // error texts use them.
 //

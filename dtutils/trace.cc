@@ -101,7 +101,7 @@ class Buffer {
   [[nodiscard]] pid_t thread() const { return thread_; }
 
   std::string name;  // guarded by State::mutex
-  // What the file has of this buffer, guarded by State::writing.
+  // The number of events of this buffer that are in the file; guarded by State::writing.
   size_t written = 0;
   std::string written_name;
 
@@ -404,7 +404,7 @@ bool append(int file, std::string_view events, uint64_t dropped) {
     return true;
   }
   const int error_number = errno;
-  // Both fit: they were there before.
+  // There is room for both, because the file had these bytes before.
   static_cast<void>(ftruncate(file, static_cast<off_t>(before)) == 0 &&
                     write_at(file, kTail, before));
   errno = error_number;
@@ -447,8 +447,8 @@ absl::Status open_file(State& all, const std::string& name) {
   if (stat(name.c_str(), &before) == 0 && !S_ISREG(before.st_mode)) {
     return cannot_write(EINVAL, name);
   }
-  // In a folder of all users, another user may have put a link there, to make this process
-  // overwrite a file.
+  // In a folder that all users can write, another user may have put a link under this name, to make
+  // this process overwrite a file.
   FileDescriptor file(open(name.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0666));
   if (file.get() < 0) return cannot_write(errno, name);
   if (fstat(file.get(), &before) != 0) return cannot_write(errno, name);

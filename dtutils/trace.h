@@ -57,7 +57,7 @@ CARIAMA_DTUTILS_EXPORT void trace_record(char phase, const char* category, const
   return internal::trace_on.load(std::memory_order_relaxed);
 }
 
-// Starts recording into `path`, and creates the file at once ("%p" stands for the process id).
+// Starts recording into `path`, and creates the file immediately ("%p" stands for the process id).
 // Errors: FAILED_PRECONDITION (a trace is being recorded), ALREADY_EXISTS (the file is no trace),
 // or the error of writing the file. This function and all functions below are thread-safe.
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT absl::Status start_trace(std::string_view path);

@@ -153,8 +153,8 @@ absl::Status TransmitQueue::note_failure(const Completion& completion) {
   const std::lock_guard lock(mutex_);
   absl::Status status = options_.explain_failure(completion, queue_pair_->peer());
   const bool cause = completion.status != CompletionStatus::kFlushed;
-  // The completion that is not kFlushed states the cause; the flushed ones are its consequence. A
-  // flushed completion may be noted first if another thread polled it.
+  // The completion that is not kFlushed states the cause; the completions with kFlushed are its
+  // consequence. A flushed completion may be recorded first if another thread polled it.
   if (failure_.ok() || (cause && !failure_is_cause_)) {
     failure_ = status;
     failure_is_cause_ = cause;
@@ -206,8 +206,8 @@ void TransmitQueue::return_lane(Lane* lane) {
 }
 
 TransmitQueue::Record* TransmitQueue::Lane::take_record() {
-  // Completions arrive in order, so the next record in turn is nearly always free. When all blocks
-  // exist, there are more records than the queue is deep (kMaxDepth), so one of them is free.
+  // Completions arrive in order, so the next record is nearly always free. When all blocks exist,
+  // there are more records than the queue is deep (kMaxDepth), so one of them is free.
   const size_t count = block_count.load(std::memory_order_relaxed);
   const size_t patience = count == blocks.size() ? SIZE_MAX : 4;
   for (size_t looked = 0; looked < patience && count != 0; ++looked) {

@@ -59,8 +59,9 @@ struct TransmitOptions {
   // Interval of empty WRITEs that probe the peer while a thread waits and no operation is
   // outstanding, since then no retransmission can detect a dead peer. 0: never.
   std::chrono::milliseconds probe_interval{100};
-  // Lends memory that the user did not register to Transmitter::write(std::span), read and send. Of
-  // the queue pair's domain. Empty: these return FAILED_PRECONDITION.
+  // Lends memory that the user did not register to Transmitter's write(), read() and send() of a
+  // std::span. Must belong to the queue pair's domain. Empty: these functions return
+  // FAILED_PRECONDITION.
   std::shared_ptr<UserMemory> user_memory{};
   // Returns the error of a failed operation towards `peer`, the label given to connect(). A layer
   // whose users do not know queue pairs sets another function.
@@ -107,8 +108,8 @@ class CARIAMA_DTUTILS_EXPORT TransmitQueue {
 
   // Returns the queue pair, for connect(), receives and limits. Unsignaled sends may be posted to
   // it directly, with any id, but the queue does not account for them: leave room in send_depth for
-  // them, or use Transmitter::post. If one fails, status() says so. Signaled sends must not be
-  // posted directly, since the queue would take their completions for its own.
+  // them, or use Transmitter::post. If one fails, status() returns the error. Signaled sends must
+  // not be posted directly, since the queue would take their completions for its own.
   [[nodiscard]] QueuePair& queue_pair() { return *queue_pair_; }
 
   // Polls completions: frees buffers and slots, counts Synchronizers down. Returns the number of
@@ -148,8 +149,8 @@ class CARIAMA_DTUTILS_EXPORT TransmitQueue {
     void end(const absl::Status& status);
   };
 
-  // What a completion counts down: a Synchronizer, or a LentTransfer, which it also deletes; or
-  // nothing. One word: the lowest bit tells them apart.
+  // The object that a completion counts down: a Synchronizer, a LentTransfer, which is also
+  // deleted, or none. One word: the lowest bit distinguishes the two types.
   class Ending {
    public:
     Ending(Synchronizer* done = nullptr)  // NOLINT(google-explicit-constructor)
@@ -235,7 +236,8 @@ enum class FullQueue : uint8_t {
   kRefuse,
 };
 
-// The state of one thread on a TransmitQueue, and the automatic form of every operation.
+// The state of one thread on a TransmitQueue. Its functions post every kind of operation with
+// automatic signaling.
 //
 // Each function posts and returns; OK means posted. With FullQueue::kWait it blocks while the send
 // queue is full, until there is room or the queue fails; there is no deadline. After an error
@@ -246,8 +248,8 @@ enum class FullQueue : uint8_t {
 // counted down.
 //
 // A transfer longer than one work request can carry is split into several requests. A transfer of 0
-// bytes completes like any other. Data of up to limits().max_inline bytes is copied at once, so its
-// buffer stays free.
+// bytes completes like any other. Data of up to limits().max_inline bytes is copied immediately, so
+// its buffer stays free.
 //
 // Errors: INVALID_ARGUMENT (the range leaves the local memory or the locator; a SEND too long for
 // one message), RESOURCE_EXHAUSTED (kRefuse), UNAVAILABLE (the queue has failed: the text says why;
@@ -276,8 +278,8 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
                                    const RemoteMemoryLocator& remote,
                                    Synchronizer* done = nullptr) {
     TransmitQueue::Lane& lane = *lane_;
-    // Fast path, where the transport executes the WRITE at once: nothing to signal, and a credit
-    // left that is not the last one. A failed queue pair refuses it. The buffer is copied on
+    // Fast path, where the transport executes the WRITE immediately: nothing to signal, and a
+    // credit left that is not the last one. A failed queue pair refuses it. The buffer is copied on
     // return, so no operation uses it and it needs no tag.
     uint64_t end = 0;
     const MemoryRegion* const region = local.region(domain_);

@@ -47,8 +47,9 @@ absl::Status Transmitter::transfer_lent(Opcode opcode, std::byte* address, size_
   auto lent =
       reads ? user.lend_target({address, bytes}, piece) : user.lend_source({address, bytes}, piece);
   if (!lent.ok()) return lent.status();
-  // `view` is a handle of this function. The handle of `lent` would not do: the thread that polls
-  // the completion deletes it, possibly before transfer_pieces() has tagged its argument.
+  // `view` is a handle that belongs to this function. The handle of `lent` cannot be used: the
+  // thread that polls the completion deletes it, possibly before transfer_pieces() has tagged its
+  // argument.
   RDMAMemory& memory = (*lent)->memory();
   RDMAMemory view(memory.get_buffer(), bytes, memory.range());
   std::unique_ptr<TransmitQueue::LentTransfer> transfer(
@@ -59,8 +60,8 @@ absl::Status Transmitter::transfer_lent(Opcode opcode, std::byte* address, size_
   if (posted.ok()) {
     static_cast<void>(transfer.release());
   } else if (!view.is_free()) {
-    // The queue has failed after a part was posted. Its completions tell when the device no longer
-    // accesses the memory; a copy is freed with the tags of that part.
+    // The queue has failed after a part was posted. The completions of that part prove that the
+    // device no longer accesses the memory; a copy is freed with the tags of that part.
     static_cast<void>(wait_until(
         [&] {
           queue_->progress();

@@ -17,7 +17,8 @@
 
 namespace cariama {
 
-// The action of a thread between two checks of a condition that does not hold.
+// The object that determines how a thread waits: its pause() runs between two checks of a condition
+// that does not hold.
 class CARIAMA_DTUTILS_EXPORT WaitHook {
  public:
   virtual ~WaitHook() = default;
@@ -42,7 +43,8 @@ class CARIAMA_DTUTILS_EXPORT ScopedWaitHook {
   WaitHook* previous_;
 };
 
-// Sleeps once, or returns at once if `condition()` is true; returns the condition's last value.
+// Takes the sleeper's steps S1 to S3 once (doorbell.h): does not sleep if `condition()` is true
+// after arm(). Returns the condition's last value.
 template <typename Condition>
 [[nodiscard]] bool sleep_once(Condition&& condition, Deadline deadline, Sleeper& sleeper) {
   sleeper.arm();

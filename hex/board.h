@@ -50,8 +50,8 @@ inline constexpr Move kNoMove = 0xFFFF;
 // entry i + 1 (cyclic) touches entry i.
 struct Geometry {
   // Entries of a ring for neighbours beyond the border: the edge that is there. In an obtuse corner
-  // one entry is beyond two edges. It contains either of them, which makes no difference: the two
-  // entries beside it in the ring are one edge each.
+  // one entry is beyond two edges. That entry names either edge. The choice has no effect, because
+  // the entries beside it in the ring name one edge each.
   static constexpr uint16_t kBlackEdge = 0xFFFE;
   static constexpr uint16_t kWhiteEdge = 0xFFFF;
 
@@ -71,8 +71,8 @@ struct Geometry {
 
 // The swap rule. kOff: no swap. kOn: White may answer the first stone with kSwapPieces, which
 // replaces this stone by a white stone mirrored at the long diagonal. Rectangles have no such
-// diagonal, so the rule is always off there. On rectangles the side with the shorter distance wins
-// anyway.
+// diagonal, so the rule is always off there. On rectangles the side with the shorter distance
+// always wins.
 enum class SwapRule : uint8_t { kOff = 0, kOn = 1 };
 
 template <int kWords>

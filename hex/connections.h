@@ -1,4 +1,4 @@
-// Virtual connections: pairs of points that a side can connect whatever the opponent plays.
+// Virtual connections: pairs of points that a side can connect against every play of the opponent.
 //
 //   Connections<2> own = find_connections(board, board.to_move());
 //   if (own.move != kNoMove) ...         // this move wins
@@ -14,8 +14,8 @@
 //        with this cell as the key.
 //   OR   Semi-connections between the same two points make a connection if no cell is in the
 //        carriers of all of them: one move of the opponent cannot break them all.
-// For each pair of points only the few smallest connections are stored. So every connection found
-// exists, but many existing ones are not found.
+// For each pair of points only the few smallest connections are stored. So the search is sound, but
+// not complete: it does not find all connections.
 //
 // Instantiated for boards of 1, 2, 4 and 10 words. Thread-safe. Each calling thread keeps up to
 // about 20 MB of memory per number of words.

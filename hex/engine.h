@@ -16,7 +16,7 @@
 
 namespace cariama::hex {
 
-// Without limits, the engine decides when to end.
+// If no limit is set, the engine decides when a search ends.
 using mcts::SearchLimits;
 
 // Returns the limits of a part of a search that begins when `seconds` have passed. At least 1 ms of

@@ -22,15 +22,15 @@ struct TimeSettings {
 // Not thread-safe.
 class GameClock {
  public:
-  // Without a limit.
+  // Creates a clock without a limit.
   GameClock() = default;
   explicit GameClock(const TimeSettings& settings);
 
-  // Sets what is left: `seconds` of the main time (stones == 0), or of the running period, in which
-  // `stones` moves are left. A clock without a limit gets one.
+  // Sets the remaining time: `seconds` of the main time (stones == 0), or of the running period, in
+  // which `stones` moves remain. A clock without a limit gets this limit.
   void set_left(double seconds, double stones);
-  // The player has made a move in `seconds`. Time beyond the main time is taken from the first
-  // period. The last move of a period begins the next one.
+  // Records a move that took `seconds`. Time beyond the main time is taken from the first period.
+  // The last move of a period begins the next one.
   void spend(double seconds);
 
   // Returns the time for the next move in seconds, or nullopt without a limit. `empties`: number of
@@ -38,7 +38,8 @@ class GameClock {
   // the main time, and of each move in byo-yomi a twentieth of its time, from 20 to 250 ms.
   [[nodiscard]] std::optional<double> move_seconds(int empties) const;
 
-  // "unlimited", "12.5" (seconds of the main time), or "12.5/3" (and moves of the period).
+  // Returns "unlimited", "12.5" (remaining seconds of the main time), or "12.5/3" (of the running
+  // period, and its remaining moves).
   [[nodiscard]] std::string text() const;
 
  private:

@@ -35,7 +35,8 @@ bool parse_switch(const std::string& text, bool& value) {
   return true;
 }
 
-// Parses a number in [low, high]. Returns false, without a change of `value`, if it is none.
+// Parses a number in [low, high]. Returns false, and leaves `value` unchanged, if the text is not
+// such a number.
 bool parse_number(const std::string& text, double low, double high, double& value) {
   double number = 0;
   if (!absl::SimpleAtod(text, &number) || !(number >= low && number <= high)) return false;
@@ -321,8 +322,8 @@ void GtpSession::ponder() {
   const Board& board = game_.board();
   if (!std::exchange(moved_, false) || !options_.ponder) return;
   if (board.winner() || !board.empty().any()) return;
-  // The search runs as an analysis: any line ends it. Its report does not replace that of the last
-  // command.
+  // The search runs as an analysis, so any line ends it. Its report does not replace the report of
+  // the last command.
   SearchReport asked = std::move(last_report_);
   static_cast<void>(search(board, board.to_move(), {}, true, 1, nullptr));
   last_report_ = std::move(asked);
@@ -444,7 +445,8 @@ GtpSession::Answer GtpSession::exec(const Arguments& arguments) {
   return "";
 }
 
-// lz-analyze [COLOR] [CENTISECONDS]: writes `=` at once, then a report line after each interval.
+// lz-analyze [COLOR] [CENTISECONDS]: writes `=` immediately, then a report line after each
+// interval.
 GtpSession::Answer GtpSession::analyze(const Arguments& arguments) {
   Color color = game_.board().to_move();
   double centiseconds = 100;

@@ -34,9 +34,10 @@ class LineReader {
 
 // Executes the lines of `in` until `quit` or the end of the input, and writes the answers to `out`.
 // Blocks. It starts a thread that reads `in`, and joins it before it returns. If the controller
-// closes `in`, an analysis ends at once and a genmove ends within its limits. The program should
-// ignore SIGPIPE. Errors: those of the system before the first line is read, and of write(2), which
-// end the session. A controller that has closed its end of `out` (EPIPE) is no error.
+// closes `in`, an analysis ends immediately and a genmove ends within its limits. The program
+// should ignore SIGPIPE. Errors: those of the system before the first line is read, and of
+// write(2), which end the session. A controller that has closed its end of `out` (EPIPE) is no
+// error.
 [[nodiscard]] absl::Status run_gtp(Engine& engine, int in, int out, const GtpOptions& options = {});
 
 }  // namespace cariama::hex

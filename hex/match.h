@@ -77,7 +77,7 @@ struct MatchResult {
 
 // Returns the rating difference of a player with `wins` wins in `games` games, and its 95 %
 // interval: Wilson's interval for the share of wins, which is too wide rather than too narrow for
-// paired games. Infinite if no or all games are won. Requires: games > 0.
+// paired games. The rating is infinite if no game or all games are won. Requires: games > 0.
 struct Elo {
   double difference = 0;
   double low = 0;

@@ -172,7 +172,8 @@ SearchReport SearchEngine::search(const Board& board, const SearchLimits& limits
   const Solution solution = solve(board, limits, stop);
   const double solved =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-  // A proved loss is searched nevertheless, to find the move that is the hardest to answer.
+  // The engine also searches a position that is proved to be lost, to find the move that is the
+  // hardest to answer.
   if (solution.winner == board.to_move()) {
     SearchReport report;
     report.color = board.to_move();

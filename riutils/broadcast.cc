@@ -95,8 +95,8 @@ void answer_parent(Fabric& fabric, uint32_t parent, uint64_t handle, const absl:
 }
 
 // Writes the buffer into the target of process `rank` before the call that `route` sends there. The
-// route may store the call into mapped memory, which no queue pair orders after the data, and may
-// do so later: so blocks until the write is complete.
+// route may store the call into mapped memory, which no queue pair orders after the data, and it
+// may store the call later. So this function blocks until the write is complete.
 [[nodiscard]] absl::Status write_before_route(Fabric& fabric, Rank rank, RDMAMemory& source,
                                               uint64_t offset, uint64_t bytes,
                                               const RemoteMemoryLocator& target) {

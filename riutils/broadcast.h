@@ -8,24 +8,24 @@
 //
 // A broadcast travels down a binomial tree of the processes by service calls: log2 P steps, and at
 // most log2 P children per process. Each process forwards the call to its children before its own
-// threads run it. Each thread runs it at the place where the thread's other calls run
-// (CallConsumer). Answers travel up the same tree, one per process, so that each process waits for
-// one answer per child.
+// threads run it. Each thread runs the call at the place where its other calls run (CallConsumer).
+// Answers travel up the same tree, one per process, so that each process waits for one answer per
+// child.
 //
 // Completions (completions.h), all objects but RemoteObject:
 //   transmitted  the call has left the caller's process;
-//   consumed     every thread has run the call, or that has become impossible: INTERNAL with the
-//                text of the first exception, or UNAVAILABLE and the name of the failed process,
-//                wherever in the tree it is. Processes below a failed process in the tree may not
-//                have run it.
+//   consumed     every thread has run the call, or at least one thread cannot run it: INTERNAL with
+//                the text of the first exception, or UNAVAILABLE with the name of the failed
+//                process at any place in the tree. Processes below a failed process in the tree
+//                may not have run the call.
 // Without a completion for `consumed`, a broadcast that could not be sent to a child of the caller
-// returns that error; other threads may have run the call. A later failure has no receiver: the
-// caller's process prints it. No options but LocalNotify and RemoteNotify apply.
+// returns that error; other threads may have run the call. The caller's process prints a later
+// failure, since no object receives it. No options but LocalNotify and RemoteNotify apply.
 //
 // One-sided form: RDMAMessengerGlobal::broadcast (messenger_global.h) has the same arguments.
 //
-// Cost: one service call and one answer per process. A closure that exceeds a receive unit
-// (receive_unit_bytes) is READ by each child instead, which adds a round trip per step. A buffer
+// Cost: one service call and one answer per process. If the closure exceeds a receive unit
+// (receive_unit_bytes), each child READs it instead, which adds a round trip per step. A buffer
 // that is pulled or written travels once into each process, which then serves its children. Target
 // locators travel along the tree: a process receives those of its subtree only.
 #ifndef CARIAMA_RIUTILS_BROADCAST_H_
@@ -87,7 +87,8 @@ static_assert(std::is_trivially_copyable_v<BroadcastPart>);
 // thread.
 class CARIAMA_RIUTILS_EXPORT BroadcastRoute {
  public:
-  // A broadcast that arrived by a route is forwarded by a route of the same kind.
+  // `kind`: a worker forwards a broadcast that arrived by a route through its own route of the same
+  // kind.
   explicit BroadcastRoute(uint32_t kind) : kind_(kind) {}
   virtual ~BroadcastRoute() = default;
   BroadcastRoute(const BroadcastRoute&) = delete;
@@ -107,13 +108,14 @@ class CARIAMA_RIUTILS_EXPORT BroadcastRoute {
   const uint32_t kind_;
 };
 
-// Makes a worker forward the broadcasts of the route's kind that arrive at it through `route`,
-// until the returned object is destroyed; that may be after the fabric. A worker may have several
-// routes of a kind; the newest one is used. Thread-safe.
+// Registers `route` for a worker: the worker forwards the broadcasts of the route's kind that it
+// receives through `route`, until the returned object is destroyed. That object may outlive the
+// fabric. A worker may have several routes of a kind; the newest one is used. Thread-safe.
 [[nodiscard]] CARIAMA_RIUTILS_EXPORT std::shared_ptr<void> add_broadcast_route(
     ThreadContext& thread, BroadcastRoute& route);
 
-// `buffer`: nullptr for a call without a buffer.
+// Starts a broadcast in the caller's process. `buffer`: nullptr for a call without a buffer.
+// Errors: those of broadcast() and broadcast_buffer().
 [[nodiscard]] CARIAMA_RIUTILS_EXPORT absl::Status start_broadcast(
     Fabric& fabric, BroadcastRoute* route, const BroadcastFunction& function,
     const BroadcastBuffer* buffer, const EventReceiver& transmitted, const EventReceiver& consumed);
@@ -296,7 +298,8 @@ CallResult broadcast_buffer(Fabric& fabric, F&& function, RDMAMemory* source, ui
       std::forward<Given>(given)...);
 }
 
-// A completion in the place of the function: see send_call.h.
+// These overloads match a completion in the place of the function, and do not compile: see
+// send_call.h.
 template <auto... Options, typename F, typename... Given>
 requires internal::kIsCompletion<F> CallResult broadcast_buffer(Fabric&, const F&,
                                                                 const Given&...) {

@@ -8,8 +8,8 @@
 // process is dead, or the fabric was finalized). The first call may also return the errors of
 // setup().
 //
-// A call has been transmitted when it has been published: at once, with its batch, or, if it was
-// deferred, when a later call or a helper thread has sent it. The arguments and buffers that were
+// A call is transmitted when it is published: immediately, with its batch, or, if the call was
+// deferred, when a later call or a helper thread sends it. The arguments and buffers that were
 // copied into the call may be reused as soon as the function has returned.
 #ifndef CARIAMA_RIUTILS_CALL_INTERFACE_H_
 #define CARIAMA_RIUTILS_CALL_INTERFACE_H_
@@ -137,7 +137,8 @@ class CallInterface {
                                                                 std::forward<Args>(arguments)...);
   }
 
-  // A completion in the place of the function: see send_call.h.
+  // These overloads match a completion in the place of the function, and do not compile: see
+  // send_call.h.
   template <auto... Options, typename F, typename... Given>
   requires internal::kIsCompletion<F> CallResult call_buffer(const F&, const Given&...) {
     static_cast<void>(internal::require_function<F>());

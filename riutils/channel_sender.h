@@ -57,7 +57,7 @@ inline void publish_word(std::byte* at, uint64_t word) {
 
 }  // namespace internal
 
-// What happens to a call that does not fit now.
+// The action for a call that does not fit now.
 struct WhenNoRoom {
   WhenFull policy = WhenFull::kRetry;
   bool defer = false;  // defer the call; `policy` applies when deferred_bytes are deferred
@@ -67,7 +67,7 @@ struct WhenNoRoom {
   }
 };
 
-// Only one thread, the owner, may use it.
+// Thread-compatible: only one thread, the owner, may use it.
 class CARIAMA_RIUTILS_EXPORT ChannelSender {
  public:
   ChannelSender(const ChannelSender&) = delete;
@@ -80,9 +80,9 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
   // that the pair of processes does not support).
   [[nodiscard]] virtual absl::Status setup() = 0;
 
-  // Sends a call. With kBatch the call joins the batch. Without kBatch the call is published at
-  // once, together with the batch before it. Errors: INVALID_ARGUMENT (longer than a chunk can
-  // hold), RESOURCE_EXHAUSTED (no room, subject to `when`), UNAVAILABLE, those of setup().
+  // Sends a call. With kBatch the call joins the batch. Without kBatch the call is published
+  // immediately, together with the batch before it. Errors: INVALID_ARGUMENT (longer than a chunk
+  // can hold), RESOURCE_EXHAUSTED (no room, subject to `when`), UNAVAILABLE, those of setup().
   template <bool kBatch, typename Call>
   [[nodiscard]] __attribute__((always_inline)) CallResult send(const Call& call, WhenNoRoom when) {
     const size_t bytes = call.bytes();
@@ -130,18 +130,18 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
 
   // Called when a batched call does not fit before batch_end_.
   [[nodiscard]] virtual CallResult batch_slowly(const OutgoingCallView& call, WhenNoRoom when) = 0;
-  // Called after the store that publishes [first, next), if *doorbell_ is armed.
+  // Called after the store that publishes the calls in [first, next), if *doorbell_ is armed.
   [[nodiscard]] virtual CallResult published_slowly(std::byte* first, std::byte* next) = 0;
 
   // The window: the part of the chunk that the owner's fast path may fill. It begins at position_.
   // If a batch was begun, the window ends at batch_end_, for calls that join the batch. Otherwise
-  // it ends at end_, for calls that are published one by one. The unused one of the two is not
-  // beyond position_. While the window is closed, neither of them is.
+  // it ends at end_, for calls that are published one by one. The end that is not used is not
+  // beyond position_. While the window is closed, neither end is beyond position_.
   internal::Relaxed<std::byte*> position_;
   std::byte* end_ = nullptr;
   std::byte* batch_end_ = nullptr;
-  // The receiver's doorbell. If a publication takes more than a store, it is a doorbell that is
-  // always armed, so that every publication takes the slow path.
+  // The receiver's doorbell. If a publication takes more than a store, the pointer names a doorbell
+  // that is always armed, so that every publication takes the slow path.
   const Doorbell* doorbell_;
 
  private:

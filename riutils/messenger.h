@@ -10,15 +10,15 @@
 //   messenger.shutdown(deadline_after(10s));
 //
 // A call costs no message to any service thread, no completion at the receiver (except with
-// Arrival::kEvent: one per event) and no system call. The sender writes it into memory of the
-// receiver. The receiver finds it at its next poll: in Fabric::process_calls, in Fabric::wait, or
-// in the helper threads or process consumer that run its calls (CallConsumer). messenger_options.h
-// describes the memory cost.
+// Arrival::kEvent: one per event) and no system call. The sender writes the call into memory of the
+// receiver. The receiver finds the call at its next poll: in Fabric::process_calls, in
+// Fabric::wait, or in the helper threads or process consumer that run its calls (CallConsumer).
+// messenger_options.h describes the memory cost.
 //
 // Order. Accepted calls of one messenger run at most once each, in the order of issue. A call runs
-// unless a process dies or the destination rejects it; only a completion for `consumed`
-// (completions.h) reports that it did not. Two messengers to the same thread are two independent
-// channels.
+// unless a process dies or the destination rejects the call. Only a completion for `consumed`
+// (completions.h) reports a call that did not run. Two messengers to the same thread are two
+// independent channels.
 //
 // When the receiver's chunks are full and no further chunk can be obtained:
 //   Fail             the call is refused with RESOURCE_EXHAUSTED
@@ -26,14 +26,13 @@
 //   RetryAsync       the call is deferred: it is copied into sender memory and the function returns
 // If a further chunk can be obtained, a call with Fail or Retry waits for the grant by the
 // receiver's process, at most MessengerOptions::timeout; a call with RetryAsync is deferred. The
-// first call of a channel sets it up and waits for that whatever its policy. Inside a running call
-// it is deferred instead, also whatever its policy, and a helper thread sets the channel up.
-// setup(), and a call_buffer with Sync, Async or a target, are then refused with
-// FAILED_PRECONDITION.
-// A helper thread of the process sends deferred calls when there is room. No later call overtakes a
-// deferred call: while calls are deferred, a call with Fail is refused and a call with Retry waits.
-// Inside a running call no send may wait: Retry then acts as RetryAsync. At most deferred_bytes are
-// deferred per channel; beyond that RetryAsync is refused too.
+// first call of a channel sets the channel up, and waits for that under every policy. Inside a
+// running call the first call is deferred instead, under every policy, and a helper thread sets the
+// channel up; setup(), and a call_buffer with Sync, Async or a target, are refused there with
+// FAILED_PRECONDITION. A helper thread of the process sends deferred calls when there is room. No
+// later call overtakes a deferred call: while calls are deferred, a call with Fail is refused and a
+// call with Retry waits. Inside a running call no send may wait: Retry then acts as RetryAsync. At
+// most deferred_bytes are deferred per channel; beyond that RetryAsync is refused too.
 //
 // When the peer's process dies, accepted calls may be lost. Later calls return UNAVAILABLE, at the
 // latest when the current chunk is full. Synchronizers of RemoteNotify and call_return fail with

@@ -96,7 +96,8 @@ class BasicGlobal {
   // (broadcast.h), with the same completions and errors. The caller's worker index names the worker
   // that receives the call in each process. That worker forwards the call through its own object of
   // this type; if it has none, or if helpers run its calls, the process forwards it by service
-  // calls. The call is not ordered with the calls of call(): another path may deliver it.
+  // calls. A broadcast is not ordered with the calls of call(), because it may arrive on another
+  // path.
   template <auto... Options, typename F, typename... Given>
   CallResult broadcast(F&& function, Given&&... given) {
     return internal::issue_broadcast<CallOptions<Options...>>(thread_.fabric(), &route_, function,
@@ -117,7 +118,8 @@ class BasicGlobal {
         std::forward<Given>(given)...);
   }
 
-  // A completion in the place of the function: see send_call.h.
+  // These overloads match a completion in the place of the function, and do not compile: see
+  // send_call.h.
   template <auto... Options, typename F, typename... Given>
   requires internal::kIsCompletion<F> CallResult broadcast_buffer(const F&, const Given&...) {
     static_cast<void>(internal::require_function<F>());

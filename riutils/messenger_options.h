@@ -13,8 +13,8 @@
 
 namespace cariama {
 
-// How calls arrive at the receiver. kAuto chooses per pair of processes by the capabilities of
-// their transport.
+// The arrival mode of a channel: the way in which calls reach the receiver. kAuto chooses the mode
+// for each pair of processes by the capabilities of their transport.
 enum class Arrival : uint8_t {
   kAuto,
   kMapped,  // the sender maps the receiver's chunk (same host) and builds calls in it, uncopied
@@ -30,7 +30,7 @@ enum class Arrival : uint8_t {
 // Returns "auto", "mapped", "trailing", "polled" or "event".
 [[nodiscard]] CARIAMA_RIUTILS_EXPORT std::string_view arrival_name(Arrival arrival);
 
-// How a sender learns how many chunks the receiver has consumed.
+// The way in which a sender gets the number of chunks that the receiver has consumed.
 enum class Consumption : uint8_t {
   // The receiver writes the count into the sender's memory, once per chunk. On a transport that
   // does not order successive WRITEs the sender uses kPull instead.
@@ -42,7 +42,7 @@ enum class Consumption : uint8_t {
 //
 // Memory: a channel that was never used takes none. Its first call allocates chunks_per_request *
 // chunk_bytes at the receiver. Each time the chunks are full, that amount doubles, up to max_chunks
-// * chunk_bytes. If the receiver has memory for fewer chunks, the channel works with those. If the
+// * chunk_bytes. If the receiver has memory for fewer chunks, the channel works with fewer. If the
 // arrival mode is not kMapped, the sender also has two chunk images of chunk_bytes each (kPolled: 2
 // * chunk_bytes), and more while transfers are in flight. A thread that sends to each of P * T
 // threads therefore costs them at least P * T * chunks_per_request * chunk_bytes in all.
@@ -53,8 +53,8 @@ struct MessengerOptions {
 
   uint32_t chunks_per_request = 2;  // the paper's c, from 1 to max_chunks
   uint32_t max_chunks = 16;         // the paper's c_max, from 1 to kMaxChunks
-  // From kMinChunkBytes to kMaxChunkBytes. Limits the length of a call: max_call_bytes(). Two of
-  // these in each direction fit a core's L2 with room to spare.
+  // From kMinChunkBytes to kMaxChunkBytes. Limits the length of a call: max_call_bytes(). With the
+  // default, two chunks in each direction take a part of a core's L2 cache only.
   uint64_t chunk_bytes = 32u << 10;
   uint32_t flush_bytes = 4096;  // RDMAAggregator: a batch is published when it has grown to this
   // Limit of the bytes of calls deferred at the sender (RetryAsync, ovfl), per channel.
@@ -86,7 +86,8 @@ struct MessengerOptions {
 // buffer, with the call's header. It is the same for every arrival mode.
 [[nodiscard]] CARIAMA_RIUTILS_EXPORT uint64_t max_call_bytes(uint64_t chunk_bytes);
 
-// Error: INVALID_ARGUMENT (a value is out of range; the message names it and its range).
+// Returns OK if all values are within their ranges, else INVALID_ARGUMENT; the message names the
+// value and its range.
 [[nodiscard]] CARIAMA_RIUTILS_EXPORT absl::Status check_options(const MessengerOptions& options);
 
 // Counters of one channel since its creation.

@@ -1,7 +1,7 @@
 # Checks of the project as a whole, beside the tests of its code.
 
-# Every header compiles by itself. That of a source file is the first that the file includes (`house`
-# sees to it), which shows the same: so these are the others.
+# Every header compiles without others before it. A source file includes its own header first
+# (checked by `house`), which shows this for these headers. This check compiles the other headers.
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
   "${PROJECT_SOURCE_DIR}/dtutils/*.h" "${PROJECT_SOURCE_DIR}/dsfabric/*.h"
   "${PROJECT_SOURCE_DIR}/riutils/*.h" "${PROJECT_SOURCE_DIR}/tasks/*.h"
@@ -109,7 +109,8 @@ cariama_guests_vm(guests_protocols_vm job_protocols_test "job_protocols_test --t
   "job_protocols_test --faults")
 cariama_guests_vm(search_guests_vm job_search_test
   "cariama-hex analyze --size 7 --iterations 5000 --json --without solver")
-# Started frames are stolen between guests that share no memory, also from a process that is stopped.
+# Guests that share no memory steal started frames from each other, also from a process that is
+# stopped.
 if(TARGET bench_tasks)
   set(bench "$<TARGET_FILE:bench_tasks>")
   set(options "--repetitions 1 --stack 4194304 --least_steals 1")

@@ -3,13 +3,13 @@
 //
 // The steps of an operation are coroutines. A step that needs a node or creates one starts the
 // look-up and is suspended; the batch resumes other steps meanwhile. So the time of an operation is
-// not the sum of the round trips of its steps, but that of the longest chain of steps that depend
-// on one another, or the time that the network needs for all messages if that is more.
+// not the sum of the round trips of its steps. It is the time of the longest chain of dependent
+// steps, or the time that the network needs for all messages, whichever is longer.
 //
-// A step computes one entry of the operation cache. Steps with the same operands exist once: a step
-// that needs the result of one that is suspended waits for it. The steps that are ready are resumed
-// last in, first out, so their number stays proportional to the depth of the diagrams times the
-// look-ups in flight.
+// A step computes one entry of the operation cache. There is one step for equal operands: a step
+// that needs the result of a suspended step waits for that step. The steps that are ready are
+// resumed last in, first out, so their number stays proportional to the depth of the diagrams times
+// the look-ups in flight.
 #ifndef CARIAMA_BDD_INTERNAL_BATCH_H_
 #define CARIAMA_BDD_INTERNAL_BATCH_H_
 
@@ -46,7 +46,8 @@ class Batch {
 
   [[nodiscard]] size_t least_spare_tasks() const { return least_spare_tasks_; }
 
-  // Start an operation. The operands are in the form under which the cache has a result.
+  // Start an operation. Requires: the operands are in the canonical form of forms.h, under which
+  // the cache stores results.
   [[nodiscard]] Pending conjoin(Edge a, Edge b);
   [[nodiscard]] Pending exclusive_or(Edge a, Edge b);
   [[nodiscard]] Pending if_then_else(Edge a, Edge b, Edge c);
@@ -75,7 +76,7 @@ class Batch {
     Edge* result;
     Suspended* suspended;
   };
-  // A look-up in flight, or in the queue because as many are in flight as may be.
+  // A look-up in flight, or in the queue because the maximum number is in flight.
   struct Lookup {
     Suspended* suspended;
     Lookup* next;

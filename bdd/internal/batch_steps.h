@@ -15,7 +15,7 @@
 
 namespace cariama::bdd::internal {
 
-// What a step returns to its caller. The batch owns the step.
+// The return type of a step's coroutine. The batch owns the step.
 class Batch::Step {
  public:
   using promise_type = Batch::Promise;

@@ -1,9 +1,9 @@
 // The checkpoint of a search: a file with the states that are reached after a level.
 //
-// The file is replaced by write_file() (files.h), so a process that is killed leaves the checkpoint
-// before it. Format, little endian: 8 bytes "CARIBDD2", u64 fingerprint of the model, u32 length
-// and text of the strategy, u64 level, diagrams with the two roots reached and frontier, u64
-// checksum of all bytes before.
+// write_file() (files.h) replaces the file, so if the process is killed, the previous checkpoint
+// remains. Format, little endian: 8 bytes "CARIBDD2", u64 fingerprint of the model, u32 length and
+// text of the strategy, u64 level, diagrams with the two roots reached and frontier, u64 checksum
+// of all bytes before.
 #ifndef CARIAMA_BDD_INTERNAL_CHECKPOINT_H_
 #define CARIAMA_BDD_INTERNAL_CHECKPOINT_H_
 
@@ -36,9 +36,10 @@ class CheckpointFile {
   CheckpointFile(const std::string& folder, Manager& manager, uint64_t fingerprint,
                  std::string_view strategy, uint64_t most_level);
 
-  // Locks the folder, which is created if need be, until this object is destroyed. Two searches
-  // would replace each other's checkpoints. Call it first. Collective: rank 0 locks a file
-  // reach.lock, and all processes get its error. Errors: those of lock_file().
+  // Locks the folder until this object is destroyed, and creates the folder if it does not exist.
+  // Without the lock, two searches would replace each other's checkpoints. Call lock() first.
+  // Collective: rank 0 locks a file reach.lock, and all processes get its error. Errors: those of
+  // lock_file().
   [[nodiscard]] absl::Status lock();
   // Returns nullopt if the folder has no checkpoint. Collective: each process of a job reads the
   // file, and gets an error if one does. Errors: INVALID_ARGUMENT (another model or strategy, a
@@ -49,7 +50,7 @@ class CheckpointFile {
   [[nodiscard]] absl::Status write(const Checkpoint& checkpoint) const;
 
  private:
-  // Reads the file in this process. `diagrams` stays empty if there is none.
+  // Reads the file in this process. `diagrams` stays empty if there is no file.
   [[nodiscard]] absl::Status parse(uint64_t& level, std::optional<StoredDiagrams>& diagrams,
                                    uint64_t& seen) const;
 

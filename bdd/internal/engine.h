@@ -1,5 +1,5 @@
-// Engine: what one process needs to execute operations: the node table, its operation cache, and
-// the transition groups of a model.
+// Engine: the objects by which one process executes operations: the node table, the operation
+// cache, and the transition groups of a model.
 #ifndef CARIAMA_BDD_INTERNAL_ENGINE_H_
 #define CARIAMA_BDD_INTERNAL_ENGINE_H_
 

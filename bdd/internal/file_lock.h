@@ -10,11 +10,11 @@
 
 namespace cariama::bdd::internal {
 
-// Creates the file if it does not exist, and locks it until the descriptor is closed, which is
-// open for writing. The kernel unlocks the file when the process dies; the file remains. Does not
-// block. On file systems without locks, reports that once and returns the file without a lock.
-// Errors: UNAVAILABLE with the text `in_use` if another process has locked the file; those of
-// open(2).
+// Creates the file if it does not exist, locks it, and returns a descriptor that is open for
+// writing. The file stays locked until the descriptor is closed. The kernel unlocks the file when
+// the process dies; the file remains. Does not block. On a file system without locks, reports this
+// once, and returns the descriptor without a lock. Errors: UNAVAILABLE with the text `in_use` if
+// another process has locked the file; those of open(2).
 [[nodiscard]] absl::StatusOr<FileDescriptor> lock_file(const std::string& path,
                                                        std::string_view in_use);
 

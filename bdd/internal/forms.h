@@ -1,5 +1,5 @@
 // Rules that the recursive operations (recursion.h) and the batch (batch.h) share: cofactors, and
-// operands in the one form under which the operation cache has a result.
+// the canonical form of operands, under which the operation cache stores a result.
 #ifndef CARIAMA_BDD_INTERNAL_FORMS_H_
 #define CARIAMA_BDD_INTERNAL_FORMS_H_
 

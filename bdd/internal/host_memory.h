@@ -21,7 +21,8 @@ class HostMemory {
   [[nodiscard]] static absl::StatusOr<HostMemory> create(Collectives& all, uint32_t leader,
                                                          size_t bytes, Deadline deadline);
 
-  // Empty if the leader's memory cannot be mapped. Valid while the leader has its object.
+  // Returns the mapped memory of the leader; empty if it cannot be mapped. Valid while the leader's
+  // object exists.
   [[nodiscard]] std::span<std::byte> bytes() const { return bytes_; }
   [[nodiscard]] bool is_leader() const { return memory_.size() != 0; }
   // Makes the leader's destructor leave the memory allocated until the fabric ends.

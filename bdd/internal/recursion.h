@@ -54,7 +54,7 @@ struct AsTasks {
   }
   static void serve_thieves() { poll(); }
 };
-// Executes operations as tasks of a pool. A task stays in the process in which it has begun.
+// Executes operations as tasks of a pool. A task does not migrate after it has begun.
 struct InPool {
   [[nodiscard]] Engine& engine() const { return *worker_engine; }
   static constexpr bool kForks = true;

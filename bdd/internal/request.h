@@ -1,4 +1,4 @@
-// Request: one operation with its operands, as it is executed by a worker or by a job.
+// Request: one operation with its operands, which a worker or a job executes.
 #ifndef CARIAMA_BDD_INTERNAL_REQUEST_H_
 #define CARIAMA_BDD_INTERNAL_REQUEST_H_
 

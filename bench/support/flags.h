@@ -9,7 +9,7 @@
 namespace cariama::bench {
 
 // Parses the Abseil flags of the program. Returns the other arguments, with the program's name
-// first. `usage` says what the program does, and shows calls of it.
+// first. `usage` describes the program, and shows examples of its command line.
 //
 // --help prints `usage` and the flags of the program, --version the version; both end the process
 // with exit code 0. (Abseil's own --help ends it with 1.) An unknown flag ends it with exit code 1.

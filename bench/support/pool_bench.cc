@@ -73,7 +73,7 @@ void PoolBench::report(const Report& report, const Params& params, const Beside&
     for (const double s : seconds) values.push_back(1e9 * s / beside.work);
     return summarize(values);
   };
-  // The cost of a task: what it takes longer than plain recursion.
+  // The cost of a task: its time minus the time of plain recursion.
   const auto costs = [&](const std::vector<double>& seconds) {
     std::vector<double> values;
     for (size_t i = 0; i < seconds.size(); ++i) values.push_back(seconds[i] - beside.plain[i]);

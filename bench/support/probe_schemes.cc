@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint64_t kNoKey = 0;
 
-// Each scheme returns the round trips of an operation; 0: it found no room.
+// A hashing scheme. Its functions return the round trips of an operation; 0: there was no room.
 class ProbeScheme {
  public:
   virtual ~ProbeScheme() = default;

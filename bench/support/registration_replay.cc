@@ -143,7 +143,8 @@ class Time {
   void run_until(int64_t time) {
     if (clock_ == ReplayClock::kReal) return spin_until(start_ + time);
     while (helper_ != nullptr && due_ + kWakeDelay <= start_ + time) {
-      // The helper runs beside the application: its clock may be ahead of the messages' time.
+      // The helper runs beside the application, so its clock may be ahead of the time of the
+      // messages.
       virtual_time = std::max(due_ + kWakeDelay, helper_free_);
       virtual_time += kStepCost;
       due_ = helper_->step();
@@ -208,7 +209,8 @@ absl::Status replay_rank(const RankTrace& rank, const MakePolicy& make_policy, u
     }
   };
   absl::Status failed;
-  // Ends what ends before `time`, in order; a transfer in pieces goes on with its next piece.
+  // Ends the transfers that end before `until`, in order. A transfer in pieces continues with its
+  // next piece.
   const auto run_until = [&](int64_t until) {
     while (failed.ok() && !running.empty() && running.begin()->first <= until) {
       const int64_t end = running.begin()->first;
@@ -219,7 +221,7 @@ absl::Status replay_rank(const RankTrace& rank, const MakePolicy& make_policy, u
       if (one.pieces != nullptr && !one.pieces->done()) {
         const auto piece = one.pieces->next();
         failed.Update(piece.status());
-        // Its use ends when the piece after the next one begins.
+        // The use of a piece ends when the piece after the next one begins.
         if (piece.ok()) note_use(*piece->region, time.now(), start + end + 2 * one.piece_ns);
         running.emplace(end + one.piece_ns, std::move(one));
       } else {

@@ -75,7 +75,7 @@ void to_cpu_axis(std::vector<RawMessage>& rank) {
   }
 }
 
-// Fills next_use and what concerns signatures.
+// Sets next_use and the fields about signatures.
 void annotate(RankTrace& rank) {
   std::map<std::array<uintptr_t, 6>, int> seen;
   for (size_t i = 0; i < rank.size(); ++i) {

@@ -60,10 +60,10 @@ struct RegistrationCosts {
 [[nodiscard]] OracleValues oracle_values(const std::vector<RankTrace>& ranks, int64_t horizon_ns,
                                          const RegistrationCosts& costs = {});
 
-// A bound for predictions from time alone. Each gap from one message to the next is known by its
-// two call sites and the buffer of the second. For each message the memory is registered when the
-// `quantile` of these gaps has passed since the message before, and deregistered at the end of its
-// use. Returns the byte-seconds. A message is late with the probability `quantile`.
+// A bound for predictions from time alone. The two call sites and the buffer of the second message
+// identify each gap from one message to the next. For each message the memory is registered when
+// the `quantile` of these gaps has passed since the message before, and deregistered at the end of
+// its use. Returns the byte-seconds. A message is late with the probability `quantile`.
 [[nodiscard]] double predictable_byte_seconds(const std::vector<RankTrace>& ranks, double quantile);
 
 // Returns a trace of the FT benchmark as text: `ranks` ranks, layout 1 or 2 (processor dimensions),

@@ -26,7 +26,7 @@ struct RoundResult {
   uint64_t sum = 0;
   uint64_t preemptions = 0;
   uint64_t out_of_order = 0;
-  // What the worker's process did in the round; only worker 0 of a process fills these in.
+  // Counters of the worker's process in the round; only worker 0 of a process sets them.
   uint64_t operations = 0;  // posted transfers and messages
   uint64_t bytes = 0;       // their payload
   uint64_t receives = 0;    // polled receive completions

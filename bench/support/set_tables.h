@@ -15,9 +15,10 @@
 
 namespace cariama::bench {
 
-// Linear probing bucket by bucket in shared memory, one compare-and-swap per insert, no index, no
-// statistics, no failure handling: what the memory allows. Keys of more than one word: the words
-// after the first are stored after the claim, and a reader spins until they are there.
+// The ceiling that the memory allows: linear probing bucket by bucket in shared memory, one
+// compare-and-swap per insert, no index, no statistics, no failure handling. Keys of more than one
+// word: the words after the first are stored after the claim, and a reader spins until they are
+// there.
 template <size_t W>
 class RawTable {
  public:
@@ -52,7 +53,7 @@ class RawTable {
       if (equal) return false;
     }
   }
-  // All keys, with the home of the key `kDistance` further on prefetched.
+  // Puts all keys, and prefetches the home of the key `kDistance` positions ahead.
   void find_or_put(std::span<const TableKey<W>> keys) {
     constexpr size_t kDistance = 24;
     for (size_t i = 0; i < keys.size(); ++i) {

@@ -17,7 +17,7 @@ struct TargetCommand {
     kFill,      // fills the windows with the pattern
     kIsFilled,  // replies 1 if the windows contain the pattern, else 0
     kWord,      // replies with the sum of the windows' first words, which atomics increment
-    kReceive,   // replies at once, then receives `messages`
+    kReceive,   // replies immediately, then receives `messages`
     kEnd,       // ends serve_target()
   };
   Kind kind = Kind::kEnd;

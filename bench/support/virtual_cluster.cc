@@ -23,8 +23,8 @@ using namespace std::chrono_literals;
 constexpr SimTime kTick = 250ns;
 // Virtual time that a waiting process needs to poll once.
 constexpr SimTime kPollCost = 100ns;
-// Maximum sleep of a waiting process: some conditions become true without a message (for example
-// that another process has joined the job) and must be polled.
+// Maximum sleep of a waiting process: some conditions become true without a message and must be
+// polled, for example that another process has joined the job.
 constexpr SimTime kLongestSleep = 50us;
 
 }  // namespace

@@ -7,9 +7,9 @@
 //   body     for each 64 buckets in their order: a mask of the occupied buckets, then their words
 //   trailer  checksum of the body
 //
-// Positions are stored, so that a table of the same shape gets its indices back. The checksums find
-// damage by accident, not by intention; whatever a file contains, the decoder reads no memory that
-// it must not read, and reports only keys with the properties that the header states.
+// Positions are stored, so that a table of the same shape gets its indices back. The checksums
+// detect accidental damage, not intended changes. For any content of a file, the decoder reads only
+// its own memory, and reports only keys with the properties that the header states.
 #ifndef CARIAMA_DHT_INTERNAL_TABLE_FILE_H_
 #define CARIAMA_DHT_INTERNAL_TABLE_FILE_H_
 

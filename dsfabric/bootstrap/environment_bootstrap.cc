@@ -1,5 +1,5 @@
-// Joins a job whose processes were started by hand or by a script with RANK, WORLD_SIZE,
-// MASTER_ADDR and MASTER_PORT set, as torchrun sets them.
+// Joins a job whose processes a user or a script has started with RANK, WORLD_SIZE, MASTER_ADDR and
+// MASTER_PORT set, as torchrun sets them.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -78,7 +78,8 @@ absl::StatusOr<std::unique_ptr<Bootstrap>> join_environment(Exchange::Deadline d
                       "make one with: openssl rand -hex 32");
   }
   const JobSecret key = keyed_hash(secret.value_or(""), "cariama job");
-  // Without a secret, every process of this host can compute the key: so admit only the own user.
+  // Without a secret, every process of this host can compute the key. So admit only processes of
+  // this user.
   const Admission admission = secret ? Admission::kAnybody : Admission::kOwnUser;
 
   std::unique_ptr<TcpStore> store;

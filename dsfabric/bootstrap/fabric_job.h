@@ -1,5 +1,5 @@
-// What every part of a fabric knows about its job: the processes with their names, this process's
-// rank, the options, the bootstrap, and the phase of the fabric.
+// The data about the job that all parts of a fabric share: the processes with their names, this
+// process's rank, the options, the bootstrap, and the phase of the fabric.
 #ifndef CARIAMA_DSFABRIC_BOOTSTRAP_FABRIC_JOB_H_
 #define CARIAMA_DSFABRIC_BOOTSTRAP_FABRIC_JOB_H_
 

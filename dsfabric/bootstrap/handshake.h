@@ -1,5 +1,5 @@
-// The handshake by which two processes of a job prove to each other that they know its secret. Each
-// end trusts no other data before.
+// The handshake by which two processes of a job prove to each other that they know its secret.
+// Until the handshake has succeeded, neither end trusts any data of the other end.
 //
 //   client -> server   hello: magic "CRH1" | service u8 | zero u8[3] | rank u32 | size u32 |
 //                      nonce[32]
@@ -61,7 +61,8 @@ class ServerHandshake {
  public:
   enum class State : uint8_t { kHello, kProof, kAccepted, kRefused };
 
-  // `taken`, if given, returns true for a rank that must be refused although it has proved itself.
+  // `taken`, if given, returns true for a rank that must be refused although it has proved that it
+  // knows the secret.
   ServerHandshake(HandshakeService service, int rank, int size, const JobSecret& secret,
                   std::function<bool(int rank)> taken = {});
 

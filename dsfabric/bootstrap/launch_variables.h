@@ -17,11 +17,13 @@ inline constexpr const char* kThreadsVariable = "CARIAMA_THREADS";
 // environment or a command line, because other processes can read or inherit these.
 inline constexpr const char* kSecretKey = "cariama/secret";
 
-// The key under which a process that exits because another one has failed puts the other's rank.
+// A process that exits because another process has failed puts the rank of the failed process under
+// this key.
 inline constexpr const char* kFailedPeerKey = "cariama/failed-peer";
 
-// The key under which a process in finalize() puts the ranks that the job ends without, separated
-// by commas. Only with FabricOptions::lease: one of them may be stopped and not end by itself.
+// A process in finalize() puts the ranks that the job has excluded under this key, separated by
+// commas. Only with FabricOptions::lease: an excluded process may be stopped, so that the launcher
+// has to kill it.
 inline constexpr const char* kGivenUpKey = "cariama/given-up";
 
 }  // namespace cariama::internal

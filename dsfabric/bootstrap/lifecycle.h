@@ -16,8 +16,8 @@
 
 namespace cariama::internal {
 
-// Thread-safe. fork() marks every living object of the child as closed and inherited: these marks
-// are all that is safe to change there, because other threads may hold any lock at the fork.
+// Thread-safe. fork() marks every living object of the child as closed and inherited. The child
+// must not change more than these marks, because other threads may hold any lock at the fork.
 class Lifecycle {
  public:
   Lifecycle();

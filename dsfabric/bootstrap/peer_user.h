@@ -12,7 +12,7 @@ namespace cariama::internal {
 // O(connections of the host).
 [[nodiscard]] std::optional<uint32_t> user_at_other_end(int socket);
 
-// Returns true if that user is the user of this process.
+// Returns true if the user at the other end of the socket is the user of this process.
 [[nodiscard]] bool other_end_is_ours(int socket);
 
 }  // namespace cariama::internal

@@ -275,7 +275,8 @@ FileDescriptor accept_from(int listener) {
     FileDescriptor socket(accept4(listener, reinterpret_cast<sockaddr*>(&from), &length,
                                   SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket.valid()) {
-      // No free descriptors: the listener stays readable, so poll() would return at once, forever.
+      // No free descriptors: the listener stays readable, so poll() would return immediately,
+      // forever.
       if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) {
         report_once("bootstrap.accept",
                     "a connection cannot be accepted (" + std::generic_category().message(errno) +

@@ -60,13 +60,13 @@ class SocketAddress {
 [[nodiscard]] absl::StatusOr<FileDescriptor> listen_on(const SocketAddress& address);
 // Returns the address that a socket is bound to, with its port.
 [[nodiscard]] SocketAddress bound_address(int socket);
-// Maximum number of connections that are accepted before the ones that were accepted are served: a
-// flood of connections must not keep a thread from its other work.
+// Maximum number of connections that a thread accepts in a row. The thread then does its other
+// work, so that a flood of connections does not stop that work.
 inline constexpr int kAcceptedAtOnce = 64;
 // Accepts the next connection as a non-blocking socket. Closes local connections of other users.
-// Returns an invalid descriptor if no connection is pending, or if it has closed kAcceptedAtOnce of
-// them; poll() then reports the listener again. If the process has no free descriptors, sleeps 10
-// ms, so that a loop around it and poll() does not spin.
+// Returns an invalid descriptor if no connection is pending, or after it has closed kAcceptedAtOnce
+// connections; poll() then reports the listener again. If the process has no free descriptors,
+// sleeps 10 ms, so that a loop of poll() and this function does not spin.
 [[nodiscard]] FileDescriptor accept_from(int listener);
 
 // Returns a connected non-blocking socket. Error texts call the server `peer_name`.
@@ -82,9 +82,9 @@ inline constexpr int kAcceptedAtOnce = 64;
 [[nodiscard]] absl::Status receive_exactly(int socket, char* bytes, size_t count,
                                            const std::string& peer_name, Deadline deadline);
 
-// poll() without the entries whose descriptor is negative. poll() itself ignores these entries, but
-// counts them: it refuses more entries than the process may have descriptors (RLIMIT_NOFILE). If
-// poll() fails for lack of memory, sleeps 10 ms, so that a loop around it does not spin.
+// Calls poll() without the entries whose descriptor is negative. poll() ignores such entries, but
+// counts them against RLIMIT_NOFILE, the largest number of entries that it accepts. If poll() fails
+// for lack of memory, sleeps 10 ms, so that a loop around this function does not spin.
 int poll_open(std::span<pollfd> entries, int timeout);
 
 // Milliseconds for poll() until `deadline`: rounded up, 0 when it has passed, -1 for kForever.

@@ -1,4 +1,4 @@
-// A process's view of its job through a store at the other end of a socket. The base of all
+// The bootstrap of a process whose store is at the other end of a socket. The base of all
 // bootstraps for jobs of several processes.
 #ifndef CARIAMA_DSFABRIC_BOOTSTRAP_STORE_BOOTSTRAP_H_
 #define CARIAMA_DSFABRIC_BOOTSTRAP_STORE_BOOTSTRAP_H_

@@ -44,8 +44,8 @@ class TcpStore {
   // Returns rank 0's own end of a socket to the store. May be called once; the caller owns the
   // socket.
   [[nodiscard]] int take_own_socket() { return own_socket_.release(); }
-  // Blocks until every other rank has left or ended. DEADLINE_EXCEEDED names the ranks that have
-  // not.
+  // Blocks until every other rank has left or ended. Error: DEADLINE_EXCEEDED (the text names the
+  // ranks that have not).
   [[nodiscard]] absl::Status wait_until_left(Exchange::Deadline deadline);
 
  private:
@@ -79,7 +79,7 @@ class TcpStore {
   std::thread thread_;
 };
 
-// Connects to the store of rank 0, which listens at one of `addresses`; retries until the deadline.
+// Connects to the store of rank 0, which listens at one of `addresses`. Retries until the deadline.
 // Errors: those of prove_to_server; PERMISSION_DENIED (kOwnUser, and another user's process listens
 // there); DEADLINE_EXCEEDED with the last error's text.
 [[nodiscard]] absl::StatusOr<FileDescriptor> connect_to_store(
@@ -96,7 +96,7 @@ class TcpBootstrap : public StoreBootstrap {
       int size, const JobSecret& key, std::string address, Exchange::Deadline deadline);
 
   [[nodiscard]] std::string listen_address() const override { return address_; }
-  // As StoreBootstrap. The end of the store is the end of rank 0.
+  // As StoreBootstrap. Also reports the end of rank 0 when the store has closed the connection.
   [[nodiscard]] std::vector<Ended> take_ended() override;
   // Sets an action that finalize() runs after the process has left the store.
   void at_end(std::function<absl::Status()> action) { at_end_ = std::move(action); }

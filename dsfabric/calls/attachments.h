@@ -1,6 +1,6 @@
-// Objects that parts of this layer keep per fabric: created on first use, destroyed with the
-// fabric. Through them an arriving call finds the state of its fabric, and several fabrics in one
-// process stay separate.
+// Attachments: the state of parts of this layer for one fabric, created on first use and destroyed
+// with the fabric. An arriving call finds the state of its own fabric in them, so several fabrics
+// in one process stay separate.
 #ifndef CARIAMA_DSFABRIC_CALLS_ATTACHMENTS_H_
 #define CARIAMA_DSFABRIC_CALLS_ATTACHMENTS_H_
 

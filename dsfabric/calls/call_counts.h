@@ -1,5 +1,5 @@
-// How many calls a process has begun and ended, by the peer that is their destination or source:
-// for termination detection.
+// The numbers of calls that a process has begun and ended, for each peer that is their destination
+// or source. Termination detection reads them.
 #ifndef CARIAMA_DSFABRIC_CALLS_CALL_COUNTS_H_
 #define CARIAMA_DSFABRIC_CALLS_CALL_COUNTS_H_
 
@@ -14,11 +14,11 @@ class CallCounts {
  public:
   explicit CallCounts(uint32_t size) : counts_(size) {}
 
-  // A call to `rank` begins. Called before the call can run anywhere: so, summed over all
+  // Counts a call to `rank` as begun. Called before the call can run anywhere. So, summed over all
   // processes, ended never exceeds begun.
   void begin(uint32_t rank) { counts_[rank].begun.fetch_add(1, std::memory_order_seq_cst); }
-  // A call from `rank` has ended here, and every call that it caused was begun; or a call to `rank`
-  // could not be sent.
+  // Counts a call as ended. Called when a call from `rank` has ended here and every call that it
+  // caused was begun, or when a call to `rank` could not be sent.
   void end(uint32_t rank) { counts_[rank].ended.fetch_add(1, std::memory_order_seq_cst); }
 
   [[nodiscard]] uint64_t begun(uint32_t rank) const {
@@ -29,7 +29,8 @@ class CallCounts {
   }
 
  private:
-  // A cache line for each process, since threads that call different processes count at once.
+  // A cache line for each process, since threads that call different processes count at the same
+  // time.
   struct alignas(64) Count {
     std::atomic<uint64_t> begun{0};
     std::atomic<uint64_t> ended{0};

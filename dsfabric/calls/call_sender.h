@@ -25,8 +25,8 @@ namespace cariama::internal {
 // The interface by which the sender uses the part above it, which runs calls.
 class CallRunner {
  public:
-  // Takes a message of this process to itself: a call to the process runs at once, in the calling
-  // thread.
+  // Takes a message that this process sends to itself. A call to the process runs immediately, in
+  // the calling thread.
   virtual void deliver(ArrivedMessage* message) = 0;
   // Runs calls to worker `index`, the calling thread, unless helper threads run them.
   virtual size_t process_own_calls(uint32_t index, size_t most) = 0;

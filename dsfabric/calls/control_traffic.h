@@ -35,7 +35,7 @@ class ControlTraffic {
     if (accepted) ended_[rank].fetch_sub(1, std::memory_order_seq_cst);
     return accepted;
   }
-  // The control call itself calls this while it runs.
+  // Called by the running control call: counts it as ended.
   void arrived(uint32_t rank) { ended_[rank].fetch_add(1, std::memory_order_seq_cst); }
 
   [[nodiscard]] uint64_t begun_to(uint32_t rank) const {

@@ -1,5 +1,5 @@
 // Runs the calls that have arrived: in their threads, in helper threads, or, for calls to the
-// process, at once. A thread that waits runs its calls meanwhile.
+// process, immediately. A thread that waits runs its calls meanwhile.
 //
 //   dispatch.cc  arrival, running, helper threads
 //   waiting.cc   waiting
@@ -55,7 +55,7 @@ class Dispatch {
   // Ends helper threads and process consumer. Requires: Lifecycle::stop() was called.
   void stop();
 
-  // Takes a message that has arrived: puts a call to a worker into the worker's inbox, and runs a
+  // Handles a message that has arrived: puts a call to a worker into the worker's inbox, or runs a
   // call to the process.
   void deliver(ArrivedMessage* message);
 
@@ -70,7 +70,7 @@ class Dispatch {
   size_t process_own_calls(uint32_t index, size_t most) {
     return workers_.at(index).runs_own_calls() ? process_calls(index, most) : 0;
   }
-  // Runs the calls to workers whose thread has left, or has not come yet.
+  // Runs the calls to workers whose thread has left or has not called init_thread() yet.
   void process_calls_of_absent_workers();
   // See Fabric::progress(). Returns the number of messages, results and pulls.
   size_t progress();

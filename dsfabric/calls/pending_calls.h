@@ -1,5 +1,5 @@
-// Calls of this process that wait for an answer from another process. A handle on the wire names
-// one.
+// The calls of this process that wait for an answer from another process. Messages name such a call
+// by its handle.
 #ifndef CARIAMA_DSFABRIC_CALLS_PENDING_CALLS_H_
 #define CARIAMA_DSFABRIC_CALLS_PENDING_CALLS_H_
 
@@ -29,8 +29,8 @@ class PendingCall {
 // A handle is never reused: an answer that is late, repeated or forged finds no call. Thread-safe.
 class PendingCalls {
  public:
-  // Registers a call that `rank` will answer, and returns its handle, which is never 0. The result
-  // may come into one of `slots`, if one is free. Throws std::bad_alloc if 2^26 calls are pending.
+  // Registers a call that `rank` will answer, and returns its handle, which is never 0. Reserves
+  // one of `slots` for the result, if one is free. Throws std::bad_alloc if 2^26 calls are pending.
   [[nodiscard]] uint64_t add(uint32_t rank, std::unique_ptr<PendingCall> call,
                              AnswerSlots* slots = nullptr) {
     const std::lock_guard lock(mutex_);
@@ -63,11 +63,11 @@ class PendingCalls {
     first_generation_ = generation;
   }
 
-  // Returns the number of the answer slot that a handle names, starting from 1; 0 if it names none.
+  // Returns the number of the result slot that a handle names, starting from 1; 0 if it names none.
   [[nodiscard]] static uint32_t slot_of(uint64_t handle) {
     return static_cast<uint32_t>(handle) >> kIndexBits;
   }
-  // Returns true if any pending call has an answer slot.
+  // Returns true if any pending call has a result slot.
   [[nodiscard]] bool any_in_slots() const { return in_slots_.load(std::memory_order_relaxed) != 0; }
 
   // Removes and returns the call, if `handle` names a call that `rank` is to answer; else returns

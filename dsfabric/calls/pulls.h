@@ -1,4 +1,4 @@
-// Buffers of other processes that calls READ before they run: see buffer_pull.h.
+// READs the buffers of other processes on which calls run: see buffer_pull.h.
 #ifndef CARIAMA_DSFABRIC_CALLS_PULLS_H_
 #define CARIAMA_DSFABRIC_CALLS_PULLS_H_
 
@@ -43,7 +43,7 @@ class Pulls {
   Pulls& operator=(const Pulls&) = delete;
 
   // READs `source` of process `rank`, and runs `function` on the buffer. Blocks until `function`
-  // has returned. Throws if the buffer does not arrive, and what `function` throws.
+  // has returned. Throws if the buffer does not arrive; exceptions of `function` pass through.
   void run(uint32_t rank, const RemoteMemoryLocator& source, PulledFunction& function);
   // As run(), but returns when the READ has begun. When the buffer has arrived, another thread runs
   // `function` and answers the call.

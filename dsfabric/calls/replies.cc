@@ -168,7 +168,7 @@ size_t Replies::take_results(PollerId poller) {
   for_slots([&](uint32_t rank, AnswerSlots& slots) {
     count += slots.take(poller, [&](const AnswerSlots::Answer& answer) {
       if (answer.handle == 0) {
-        rejected_.add(rank, "its answer slot holds the handle of another call");
+        rejected_.add(rank, "its result slot contains the handle of another call");
       } else {
         const RunningScope running(job_.fabric(), rank);
         complete(rank, answer.handle, CallOutcome::kDone, {}, {},

@@ -1,6 +1,6 @@
-// How a process reports the end of a call to the caller. In the process that ran the call: answers
-// by message, by result slot, or by an outcome word. In the process that called: the calls that
-// wait for an answer, and how they are completed.
+// Reports the end of a call to its caller. In the process that ran the call: sends the answer by a
+// message, a result slot, or an outcome word. In the process that called: completes the calls that
+// wait for an answer.
 #ifndef CARIAMA_DSFABRIC_CALLS_REPLIES_H_
 #define CARIAMA_DSFABRIC_CALLS_REPLIES_H_
 
@@ -41,8 +41,8 @@ class Replies {
 
   // ---- In the process that called
   [[nodiscard]] PendingCalls& pending() { return pending_; }
-  // Registers `call` as pending until `rank` answers, and returns its handle. The answer may come
-  // into an answer slot.
+  // Registers `call` as pending until `rank` answers, and returns its handle. The answer may arrive
+  // in a result slot.
   [[nodiscard]] uint64_t expect_result(uint32_t rank, std::unique_ptr<PendingCall> call) {
     return pending_.add(rank, std::move(call), slots_of(rank));
   }

@@ -30,7 +30,7 @@ struct WorkCounts {
   uint64_t ended = 0;
 };
 
-// Returns a number for a set of ranks: equal sets have equal numbers, whatever the order of their
+// Returns a number for a set of ranks: equal sets have equal numbers, in each order of their
 // elements. Different sets have different numbers except with a negligible probability.
 template <typename Ranks>
 [[nodiscard]] uint64_t number_of(const Ranks& ranks) {

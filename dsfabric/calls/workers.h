@@ -1,5 +1,5 @@
-// The workers of a process: which thread is which worker, the inboxes of their calls, and the
-// doorbells of the threads that wait.
+// The workers of a process: their threads, the inboxes of their calls, and the doorbells of the
+// threads that wait.
 #ifndef CARIAMA_DSFABRIC_CALLS_WORKERS_H_
 #define CARIAMA_DSFABRIC_CALLS_WORKERS_H_
 
@@ -89,8 +89,7 @@ class Workers {
   // Frees the messages that have not run. Requires: no thread uses this object any more.
   void drop_messages();
 
-  // The calling thread becomes worker `index`, or stops being it. Errors: those of
-  // Fabric::init_thread().
+  // Makes the calling thread worker `index`, or ends that. Errors: those of Fabric::init_thread().
   [[nodiscard]] absl::Status take(uint32_t index, CallConsumer consumer, ThreadContext* context);
   void leave(uint32_t index);
   // Returns the calling thread's worker index, or kNoThread.
@@ -138,7 +137,8 @@ class Workers {
   void ring_helpers() {
     if (calls_ != nullptr) calls_[count()].doorbell.ring();
   }
-  // Makes the thread that runs the calls of worker `index`, and that worker's thread, re-check.
+  // Wakes the thread that runs the calls of worker `index`, and that worker's thread, so that they
+  // re-check.
   void wake(uint32_t index);
   // Makes every waiting thread re-check its condition. Called after every event that may have
   // changed one.

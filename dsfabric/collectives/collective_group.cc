@@ -153,7 +153,7 @@ void CollectiveGroup::walk(const Operation& op, uint32_t position, Walk& found) 
   for_each_child(position, [&](uint32_t child) { walk(op, child, found); });
 }
 
-// Collects the ranks that get the result from this process: its children; a dead child is replaced
+// Collects the ranks to which this process sends the result: its children. A dead child is replaced
 // by its own children.
 void CollectiveGroup::walk_down(const Operation& op, uint32_t position,
                                 std::vector<uint32_t>& to) const {
@@ -228,7 +228,8 @@ void CollectiveGroup::advance(uint64_t sequence, Operation& op, Outbox& outbox) 
   Walk found;
   walk(op, to == kNoRank ? 0 : position(op, rank_), found);
   if (!found.missing.empty()) {
-    // Children of dead processes that have the result already do not send it unasked: ask them.
+    // A child of a dead process that has the result sends it only on request. So ask these
+    // children.
     if (found.dead.empty()) return;
     for (const uint32_t rank : found.missing) {
       if (op.asked.insert(rank).second) post(outbox, rank, PacketType::kAsk, sequence, op);
@@ -333,8 +334,8 @@ void CollectiveGroup::decide(uint64_t sequence, Operation& op, CollectiveParcel 
   walk_down(op, root ? 0 : position(op, rank_), to);
   // Send to the deepest subtrees first.
   std::reverse(to.begin(), to.end());
-  // Also send to the processes that have detected other deaths, and so see another tree: those that
-  // asked, and those that contributed.
+  // Also send to the processes that have asked or contributed: they may have detected other deaths,
+  // and so use another tree.
   std::set<uint32_t> others = std::move(op.asking);
   for (const auto& contribution : op.contributed) others.insert(contribution.first);
   for (const uint32_t rank : to) others.erase(rank);
@@ -362,7 +363,7 @@ void CollectiveGroup::arrive(uint32_t from, const CollectivePacket& packet,
     uint64_t slowest = members_.empty() ? 0 : UINT64_MAX;
     for (const Member& member : members_) slowest = std::min(slowest, member.finished);
     const uint64_t sequence = packet.sequence;
-    // No correct process is further ahead or further behind: drop the packet.
+    // Drop the packet: no correct process is so far ahead or behind.
     if (sequence == 0 || sequence > slowest + 2 * kCollectiveWindow ||
         (sequence + kCollectiveWindow < slowest && !operations_.contains(sequence))) {
       return;
@@ -398,7 +399,7 @@ void CollectiveGroup::arrive(uint32_t from, const CollectivePacket& packet,
            std::make_shared<const std::string>(op.result.save()));
     } else if (packet.type == PacketType::kAsk) {
       op.asking.insert(from);
-      // Two participants that wait in different functions for each other do not get further.
+      // Two participants that wait for each other in different functions would never continue.
       if (!op.problem.ok() && op.here != 0) {
         CollectiveParcel failed;
         failed.status = op.problem;
@@ -448,9 +449,9 @@ void CollectiveGroup::send_all(Outbox& outbox, Deadline deadline) {
       ++sent;
     } while (accepted && packet.offset < parcel.size());
     if (accepted || packet.type != PacketType::kUp) continue;
-    // The contribution was not accepted: it is sent again at the next look(), to the same process
-    // or, if that one is dead, to another. Lost results and requests are recovered by the processes
-    // that ask.
+    // The contribution was not accepted. The next look() sends it again, to the same process or, if
+    // that process is dead, to another one. A process that misses a result asks for it, so lost
+    // results and requests need no action here.
     const std::lock_guard lock(mutex_);
     const auto op = operations_.find(packet.sequence);
     if (op != operations_.end() && op->second.sent_to == out.to) op->second.sent_to = kNoRank;

@@ -59,7 +59,7 @@ struct CollectiveParcel {
   [[nodiscard]] static std::optional<CollectiveParcel> load(std::string_view bytes);
 };
 
-// The reason why an operation has not ended here.
+// The reason why an operation has not ended in this process.
 struct CollectiveBlockers {
   // True: all members of this process have entered; `names` are the ranks that they wait for.
   // False: `names` are the members that have not entered.
@@ -131,7 +131,7 @@ class CollectiveGroup {
   void for_each_child(uint32_t position, Function&& function) const;
   [[nodiscard]] bool alive(uint32_t rank) const;
 
-  // The functions below require mutex_ to be held.
+  // The functions below require that mutex_ is held.
   [[nodiscard]] static bool is_full(uint64_t sequence, CollectiveKind kind) {
     return kind != CollectiveKind::kBroadcast || sequence % kCollectiveWindow == 0;
   }
@@ -151,8 +151,8 @@ class CollectiveGroup {
   void post(Outbox& outbox, uint32_t to, PacketType type, uint64_t sequence, const Operation& op,
             std::shared_ptr<const std::string> parcel = nullptr) const;
 
-  // The functions below require mutex_ not to be held.
-  // Does not wait beyond `deadline` for a process to which it has to connect.
+  // The functions below require that mutex_ is not held. send_all() waits at most until `deadline`
+  // for a process to which it has to connect.
   void send_all(Outbox& outbox, Deadline deadline);
   [[nodiscard]] bool send(uint32_t to, const CollectivePacket& packet, std::string_view piece);
   [[nodiscard]] bool look(uint64_t sequence, Deadline deadline);

@@ -41,7 +41,7 @@ DistributedLock::~DistributedLock() {
 }
 
 absl::StatusOr<uint64_t> DistributedLock::attempt(uint64_t expected, Deadline deadline) {
-  // Also for a word in this process: no other process can release the lock any more.
+  // This holds for a word in this process too: no other process can release the lock any more.
   const internal::Lifecycle& lifecycle = internal::job_of(memory_.fabric()).lifecycle();
   if (lifecycle.is_closed()) return lifecycle.closed_error();
   // If an earlier attempt is in flight, it counts instead: it may have taken the lock.
@@ -52,7 +52,7 @@ absl::StatusOr<uint64_t> DistributedLock::attempt(uint64_t expected, Deadline de
   }
   auto before = in_flight_.wait(deadline);
   if (!in_flight_.done()) return before;
-  before = in_flight_.wait(kForever);  // done: returns at once, also if the deadline was first
+  before = in_flight_.wait(kForever);  // done: returns immediately, also if the deadline was first
   if (before.ok() && *before == *expected_in_flight_) held_ = true;
   expected_in_flight_.reset();
   return before;

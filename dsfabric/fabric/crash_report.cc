@@ -30,7 +30,8 @@ constexpr size_t kLongestName = 200;
 constexpr size_t kHandlerStackBytes = 64 << 10;
 // An overflow faults within one frame of the stack pointer. Frames are smaller than this.
 constexpr uintptr_t kMostFrameBytes = 1 << 20;
-// How often a further thread that crashes looks whether the first one has ended the process.
+// The number of times that a further crashing thread checks whether the first one has ended the
+// process.
 constexpr int kMostWaits = 1000;
 constexpr timespec kWait{0, 10'000'000};
 
@@ -116,7 +117,7 @@ void on_crash(int signal, siginfo_t* info, void* context) {
       line.add(" (stack overflow?)");
     }
   }
-  // The line is complete if the process ends before the callers are known.
+  // Print the line now, so that it is complete if the search for the callers does not end.
   line.add("\n").print();
   if (first != 0) {
     for (int i = 0; i < kMostWaits; ++i) nanosleep(&kWait, nullptr);
@@ -152,8 +153,8 @@ thread_local bool allocation_failed = false;
   }
 }
 
-// Service threads and destructors allocate memory, and have no caller to which they could report
-// that there is none.
+// Service threads and destructors allocate memory, and have no caller to which they could report a
+// failed allocation.
 [[noreturn]] void on_terminate() {
   if (terminated_by_allocation()) {
     SignalSafeText line;

@@ -18,14 +18,15 @@
 
 namespace cariama::internal {
 
-// Makes SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT print a report before they end the process as
-// they would have done, and handles std::bad_alloc as above. Leaves a signal alone that has a
-// handler or is ignored, and a handler of std::set_terminate(). Does nothing if
-// CARIAMA_CRASH_REPORT is 0, or after the first call. `label` names the process. Thread-safe.
+// Installs handlers: SIGSEGV, SIGBUS, SIGFPE, SIGILL and SIGABRT print a report and then end the
+// process, as without a handler; an uncaught std::bad_alloc prints its line. Does not replace the
+// handler of a signal that has one or is ignored, and not a handler of std::set_terminate(). Does
+// nothing if CARIAMA_CRASH_REPORT is 0, or after the first call. `label` names the process.
+// Thread-safe.
 void report_crashes(std::string_view label);
-// After report_crashes(): the report also works if the calling thread's stack overflows. The first
-// line then ends with "(stack overflow?)". Takes 64 KiB of address space until the thread ends.
-// report_crashes() does it for its caller.
+// Makes the report also work if the stack of the calling thread overflows. The first line then ends
+// with "(stack overflow?)". Takes 64 KiB of address space until the thread ends. report_crashes()
+// calls it for its own thread. Requires: report_crashes() was called.
 void report_overflows_of_this_thread();
 
 }  // namespace cariama::internal

@@ -63,7 +63,8 @@ absl::StatusOr<std::unique_ptr<Fabric>> Fabric::create(const FabricOptions& opti
 Fabric::Fabric(std::unique_ptr<internal::FabricCore> core) : core_(std::move(core)) {}
 
 Fabric::~Fabric() {
-  // The threads of the core, and the other ends of its sockets and queue pairs, are the parent's.
+  // In a child of fork(), the parent owns the threads of the core and the other ends of its sockets
+  // and queue pairs. So the child releases nothing.
   if (core_->job().lifecycle().is_inherited()) static_cast<void>(core_.release());
 }
 

@@ -1,5 +1,6 @@
 // The parts of a Fabric, and how they are put together. Each part owns its state and states in its
-// header what it does. From the bottom to the top; a part calls only those above it in this list:
+// header what it does. The list begins with the lowest part; a part calls only parts that stand
+// before it in the list:
 //
 //   FabricJob      bootstrap/  rank, names of the processes, options, phase (Lifecycle)
 //   FabricMemory   peers/      registered memory
@@ -27,10 +28,11 @@
 // The path of a call: send_call.h -> CallSender -> Connection ~> Ports -> Dispatch -> Replies ->
 // CallSender -> Connection ~> Ports -> Dispatch -> Replies -> PendingCall.
 //
-// Lock order. A part holds no mutex while it calls another part or a listener, but for two: a
-// peer's mutex is held while its queue pairs are created (then the mutexes of FabricMemory, of a
-// port, and of connections are taken), and that of Pulls while it polls connections. The mutexes of
-// CallSources and Attachments are held while a layer creates its object, which may allocate memory.
+// Lock order. A part holds no mutex while it calls another part or a listener, with two exceptions.
+// The mutex of a peer is held while its queue pairs are created; the mutexes of FabricMemory, of a
+// port, and of connections are taken under it. The mutex of Pulls is held while Pulls polls
+// connections. The mutexes of CallSources and Attachments are held while a layer creates its
+// object, which may allocate memory.
 #ifndef CARIAMA_DSFABRIC_FABRIC_FABRIC_CORE_H_
 #define CARIAMA_DSFABRIC_FABRIC_FABRIC_CORE_H_
 
@@ -133,11 +135,11 @@ class FabricCore final : private PortListener, private PeerListener, private Cal
   Dispatch dispatch_;
   Shutdown shutdown_;
   std::unique_ptr<JobStatistics> statistics_;
-  // Reads the parts above: the destructor resets it before they are stopped.
+  // Reads the parts that are declared before it, so the destructor resets it before it stops them.
   std::optional<CounterSet> counters_;
 };
 
-// The way from a fabric to its parts, for the layers of the library.
+// Gives the layers of the library access to the parts of a fabric.
 class FabricAccess {
  public:
   [[nodiscard]] static FabricCore& core_of(Fabric& fabric) { return *fabric.core_; }

@@ -33,16 +33,17 @@ struct StatisticsRequest {
 // Thread-compatible.
 class JobStatistics {
  public:
-  // Reads CARIAMA_STATISTICS and starts the service of this process, which several fabrics of one
-  // process share: the first one names it. Without CARIAMA_STATISTICS a service that cannot start
-  // is no error. Errors: those of parse_statistics_request() and StatisticsService::start().
+  // Reads CARIAMA_STATISTICS and starts the statistics service of this process. Several fabrics of
+  // one process share the service; the first fabric determines its labels. Without
+  // CARIAMA_STATISTICS, a service that cannot start is no error. Errors: those of
+  // parse_statistics_request() and StatisticsService::start().
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<JobStatistics>> start(const FabricJob& job);
 
-  // With "exit": puts the sums of this process where rank 0 finds them. Called when this process
-  // enters finalize().
+  // With "exit": puts the sums of this process into the bootstrap's store, for rank 0. Called when
+  // this process enters finalize().
   void put_sums();
-  // With "exit", in rank 0: prints the table of all processes to standard error. Processes whose
-  // sums are not there are named. Called after all processes have entered finalize().
+  // With "exit", in rank 0: prints the table of all processes to standard error. Names the
+  // processes whose sums are missing. Called after all processes have entered finalize().
   void print_table(Deadline deadline);
 
  private:

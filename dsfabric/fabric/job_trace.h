@@ -15,17 +15,19 @@ namespace cariama::internal {
 // Names this process in the trace, and sets the number of its host.
 void name_in_trace(const FabricJob& job);
 
-// While a trace is recorded, in a process on another host than rank 0: compares the clocks. Called
-// when the fabric starts and when finalize() begins: the times between are interpolated. Blocks at
-// most a second. Without an answer the trace says that the times are not aligned.
+// Compares the clocks, if a trace is recorded and this process is on another host than rank 0.
+// Called when the fabric starts and when finalize() begins; the trace interpolates the difference
+// between the two. Blocks at most a second. If rank 0 does not answer, the trace states that the
+// times are not aligned.
 void align_trace(const FabricJob& job);
 
 // Writes what was recorded so far to the file of the trace. Reports the first error of the process.
 void write_job_trace();
 
-// Compares the clock of this process with that of `rank`: several round trips, of which the fastest
-// one counts. The clock of `rank` is read between the two ends of a round trip, so the error is at
-// most half of its time. Blocks. Errors: those of a call with a result.
+// Compares the clock of this process with that of `rank`, by several round trips, and returns the
+// result of the fastest one. The clock of `rank` is read between the two ends of a round trip, so
+// the error is at most half of the time of the round trip. Blocks. Errors: those of a call with a
+// result.
 [[nodiscard]] absl::StatusOr<TraceClockDifference> compare_trace_clock(Fabric& fabric,
                                                                        uint32_t rank,
                                                                        Deadline deadline);

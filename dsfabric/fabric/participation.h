@@ -1,5 +1,6 @@
-// How the processes of an ending job agree on the set of remaining processes, and on whether calls
-// are in flight. A pure function of the processes' reports; see shutdown.h for the rounds.
+// Combines the participation reports of an ending job, so that its processes agree on the set of
+// remaining processes, and on whether calls are in flight. A pure function; shutdown.h has the
+// rounds.
 #ifndef CARIAMA_DSFABRIC_FABRIC_PARTICIPATION_H_
 #define CARIAMA_DSFABRIC_FABRIC_PARTICIPATION_H_
 
@@ -15,7 +16,7 @@ namespace cariama::internal {
 struct ParticipationReport {
   uint64_t begun = 0;  // calls, without those to and from the processes in `lost`
   uint64_t ended = 0;
-  std::vector<uint32_t> lost;         // ranks that it considers failed, ascending
+  std::vector<uint32_t> lost;         // ranks that the process considers failed, ascending
   std::vector<uint32_t> lost_before;  // its `lost` of the previous round, ascending
 
   template <typename Archive>
@@ -42,9 +43,9 @@ struct ParticipationResult {
 //
 // Processes that have ended are excluded. Two live processes that consider each other failed (the
 // link between them has failed) cannot both remain, or the rounds would never end: the higher rank
-// is excluded. They are certain to be alive if a process that was reported lost in the previous
-// round has sent a report in this round. It could send this report only after it had received the
-// result of the previous round, and that was after it was considered failed.
+// is excluded. Both are certain to be alive if the process that was reported lost in the previous
+// round has sent a report in this round. A process sends that report after it has received the
+// result of the previous round, so after it was considered failed.
 [[nodiscard]] inline ParticipationResult combine_reports(
     const std::vector<std::optional<ParticipationReport>>& said) {
   ParticipationResult result;

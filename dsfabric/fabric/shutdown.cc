@@ -27,7 +27,8 @@ constexpr std::chrono::microseconds kLongestRoundPause{5000};
 // Time limit for asking one process whether it has come to finalize().
 constexpr std::chrono::milliseconds kSearchForMissing{50};
 constexpr size_t kMostMissingNames = 8;
-// With FabricOptions::lease: how often a process looks whether the one that it waits for is lost.
+// With FabricOptions::lease: the interval at which a process checks whether the process that it
+// waits for is considered failed.
 constexpr std::chrono::milliseconds kLeaseLook{50};
 
 template <typename T>
@@ -94,8 +95,8 @@ absl::StatusOr<T> Shutdown::wait_for(uint32_t rank, const std::string& key, Dead
   const std::chrono::milliseconds lease = job_.options().lease;
   if (lease.count() == 0) return get_saved<T>(job_.bootstrap(), rank, key, deadline);
   while (true) {
-    // Read is_lost before the store: a value that was put before the process was considered failed
-    // counts.
+    // is_lost is read before the store, so that a value counts if it was put before the process was
+    // considered failed.
     const bool is_lost = peers_.is_failed(rank);
     const Deadline look = std::min(deadline, deadline_after(kLeaseLook));
     auto put = get_saved<T>(job_.bootstrap(), rank, key, look);
@@ -107,8 +108,8 @@ absl::StatusOr<T> Shutdown::wait_for(uint32_t rank, const std::string& key, Dead
 
 // One participation round of all processes that previous results have not excluded. Each process
 // puts its report under `key`. The lowest living rank gets all reports, combines them, and puts the
-// result. The contents of the store decide: a report that a process put before it died counts, and
-// a process that died without putting one is excluded. So all processes get the same result.
+// result. The contents of the store decide. A report that a process put before it died counts. A
+// process that died without putting a report is excluded. So all processes get the same result.
 absl::StatusOr<ParticipationResult> Shutdown::run_round(const std::string& key,
                                                         const ParticipationReport& mine,
                                                         Deadline deadline) {
@@ -204,7 +205,8 @@ absl::Status Shutdown::run(Deadline deadline, const std::function<void()>& calls
   // No process leaves before all know that disconnecting is not a failure from now on. The store
   // would report the end of each process to each: P^2 messages.
   static_cast<void>(job_.bootstrap().watch_ends(false));
-  // While no process has left, the first one that cannot write its part reports for its host.
+  // Written before a process leaves, so that the first process of a host that cannot write its part
+  // reports the error for the host.
   write_job_trace();
   return run_round("left", {}, deadline).status();
 }

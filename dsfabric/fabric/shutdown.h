@@ -1,4 +1,5 @@
-// How the processes of a job agree that it has ended: the participation rounds of finalize().
+// The participation rounds of finalize(), by which the processes of a job agree that the job has
+// ended.
 #ifndef CARIAMA_DSFABRIC_FABRIC_SHUTDOWN_H_
 #define CARIAMA_DSFABRIC_FABRIC_SHUTDOWN_H_
 
@@ -19,7 +20,7 @@
 
 namespace cariama::internal {
 
-// Thread-compatible. Keeps its state, so that run() can be called again after its deadline.
+// Thread-compatible. After its deadline, run() can be called again; it continues.
 class Shutdown {
  public:
   // All arguments must outlive this object.

@@ -13,9 +13,10 @@
 
 namespace cariama::internal {
 
-// Sends a Question. If a connection to `rank` must be set up first and is not accepted by
-// `deadline`, Question::wait() returns DEADLINE_EXCEEDED. Pass the same deadline to wait(). `late`
-// gets a reply that arrives after wait() has returned; it may be empty.
+// Sends a Question (question.h), and returns it. If a connection to `rank` must be set up first and
+// the peer does not accept it by `deadline`, Question::wait() returns DEADLINE_EXCEEDED. Pass the
+// same deadline to wait(). `late` gets a reply that arrives after wait() has returned; it may be
+// empty.
 template <typename T, typename F, typename... Args>
 [[nodiscard]] Question<T> ask(Fabric& fabric, Rank rank, Deadline deadline,
                               std::function<void(T)> late, F&& function, Args&&... arguments) {

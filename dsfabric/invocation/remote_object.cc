@@ -19,7 +19,8 @@ constexpr uint64_t kLost = UINT64_MAX;
 
 }  // namespace
 
-// Shared with the pending calls: a peer's failure may complete one while the object is destroyed.
+// The pending calls share this state, because a peer's failure may complete one of them while the
+// object is destroyed.
 struct RemoteObject<Synchronizer>::State {
   State(Fabric& fabric, RDMAMemory words, uint32_t operations)
       : fabric(fabric), memory(std::move(words)), pending(operations) {
@@ -65,7 +66,8 @@ class LostOperation final : public internal::PendingCall {
       : state_(std::move(state)), operation_(operation), round_(state_->round) {}
   void complete(const absl::Status& status, std::span<const std::byte>) override {
     const std::lock_guard lock(state_->mutex);
-    // After the failure was detected, the operation ended and the object was reset.
+    // Another thread has counted the operation down and reset the object since the failure was
+    // detected.
     if (state_->round != round_) return;
     state_->failure = status;
     uint64_t open = 0;  // do nothing if the outcome was written before

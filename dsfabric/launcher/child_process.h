@@ -36,18 +36,18 @@ class ChildProcess {
 
   [[nodiscard]] pid_t pid() const { return pid_; }  // 0: not started, or reaped
   [[nodiscard]] int pidfd() const { return pidfd_.get(); }
-  // Returns a non-blocking descriptor of its output: stream 0 is stdout, 1 is stderr; -1 if the
-  // output is not captured.
+  // Returns a non-blocking descriptor of the process's output: stream 0 is stdout, 1 is stderr.
+  // Returns -1 if the output is not captured.
   [[nodiscard]] int output(int stream) const { return output_[static_cast<size_t>(stream)].get(); }
   void close_output(int stream) { output_[static_cast<size_t>(stream)].reset(); }
-  // Returns true if a signal has stopped it and it was not continued since.
+  // Returns true if a signal has stopped the process and it was not continued since.
   [[nodiscard]] bool is_stopped() const;
-  // Returns true if it is not reaped, and has ended or certainly will: a signal kills it, it writes
-  // a core file, or it frees its memory. Does not block.
+  // Returns true if the process is not reaped, and has ended or will certainly end: a signal has
+  // killed it, it writes a core file, or it frees its memory. Does not block.
   [[nodiscard]] bool is_ending() const;
-  // Sends a signal to its process group. Does nothing once it is reaped.
+  // Sends a signal to the process group of the process. Has no effect after reap().
   void signal_group(int signal) const;
-  // Blocks until it has ended. Returns the status as waitpid() does.
+  // Blocks until the process has ended, and reaps it. Returns the status as waitpid() does.
   int reap();
 
  private:

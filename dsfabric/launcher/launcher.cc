@@ -51,12 +51,12 @@ namespace {
 using internal::ChildProcess;
 using internal::LineTagger;
 
-// How long an exit with an error stays unreported, because a process that a signal kills may be its
-// cause: the peers of that process detect its death before the launcher does.
+// The time that an exit with an error stays unreported. A process that a signal kills may be its
+// cause, and the peers of that process detect its death before the launcher does.
 constexpr std::chrono::milliseconds kCauseGrace{100};
-// How long an exit with an error stays unreported if the launcher has detected that another process
-// has failed or is ending, but has not reaped it. That process may be writing a core file, or
-// freeing much memory.
+// The time that an exit with an error stays unreported if the launcher has detected that another
+// process has failed or is ending, but has not reaped that process. It may be writing a core file,
+// or freeing much memory.
 constexpr std::chrono::seconds kCausePatience{2};
 
 std::string describe_end(int status) {
@@ -256,7 +256,7 @@ class Job {
   // The pidfd, the exchange's socket and two streams of a process; the launcher's own.
   static constexpr size_t kDescriptorsOfChild = 4;
   static constexpr size_t kMoreDescriptors = 64;
-  // On the stack, which has 64 KiB where ulimit -s says so.
+  // This buffer is on the stack, which may have only 64 KiB (ulimit -s).
   static constexpr size_t kOutputChunk = 8192;
 
   struct Child {
@@ -318,7 +318,8 @@ class Job {
     for (const Child& child : children_) {
       entries.push_back({child.process.pidfd(), POLLIN, 0});
       for (int stream = 0; stream < 2; ++stream) {
-        // The process waits in its write while the reader of the launcher's output does not read.
+        // While the reader of the launcher's output does not read, the launcher does not read the
+        // process's output, and the process waits in its write.
         const bool takes = !outputs_[static_cast<size_t>(stream)].full();
         entries.push_back({takes ? child.process.output(stream) : -1, POLLIN, 0});
       }
@@ -348,12 +349,12 @@ class Job {
     report_lost_output();
   }
 
-  // The job goes on without the reader of its output: its results may be in files.
+  // The job continues without the reader of its output, because its results may be in files.
   void report_lost_output() {
     if (!options_.tag_output || output_lost_) return;
     for (size_t stream = 0; stream < 2; ++stream) {
       const int error = outputs_[stream].error();
-      // EPIPE: the reader has closed its end, so it does not want the rest.
+      // EPIPE is not reported: the reader has closed its end on purpose.
       if (error == 0 || error == EPIPE) continue;
       output_lost_ = true;
       say(absl::StrCat("the rest of the standard ", stream == 0 ? "output" : "error",

@@ -8,9 +8,9 @@
 
 namespace cariama::internal {
 
-// Blocks the launcher's signals during its lifetime, and reads them from a descriptor. Gives
-// SIGCHLD its default action meanwhile if it is ignored, as in a process whose parent ignores it:
-// the kernel would keep no exit status of the children.
+// Blocks the launcher's signals during its lifetime, and reads them from a descriptor. If SIGCHLD
+// is ignored (a process inherits this from its parent), gives it its default action meanwhile:
+// otherwise the kernel would discard the exit status of the children.
 class LauncherSignals {
  public:
   LauncherSignals();
@@ -18,7 +18,7 @@ class LauncherSignals {
   LauncherSignals(const LauncherSignals&) = delete;
   LauncherSignals& operator=(const LauncherSignals&) = delete;
 
-  // Returns true for the signals that end the job. The other ones are only passed on.
+  // Returns true for the signals that end the job. The launcher only passes on the other signals.
   [[nodiscard]] static bool ends_job(int signal);
 
   // Returns the descriptor from which the signals are read, or -1 if the system has none.

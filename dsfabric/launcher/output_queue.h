@@ -12,8 +12,8 @@
 
 namespace cariama::internal {
 
-// Writes to stdout or stderr without blocking: a reader that does not read must not keep the
-// launcher from its signals and time limits. Thread-compatible.
+// Writes to stdout or stderr without blocking, so that the launcher handles its signals and time
+// limits also while the reader does not read. Thread-compatible.
 class OutputQueue {
  public:
   // The caller keeps the ownership of `descriptor`, which must outlive the queue.
@@ -28,7 +28,7 @@ class OutputQueue {
   [[nodiscard]] int error() const { return error_; }
 
   [[nodiscard]] bool empty() const { return pending_.empty(); }
-  // Returns true if no more should be appended before the reader has taken something.
+  // Returns true if the caller should append nothing until the reader has taken some bytes.
   [[nodiscard]] bool full() const { return pending_.size() >= kMaxPending; }
   // Returns the event that write_some() waits for.
   [[nodiscard]] pollfd polled() const { return {empty() ? -1 : descriptor_, POLLOUT, 0}; }

@@ -1,4 +1,4 @@
-// The memory of a process that other processes may allocate from.
+// The memory of a process from which other processes may allocate.
 #ifndef CARIAMA_DSFABRIC_MEMORY_REMOTE_HEAP_H_
 #define CARIAMA_DSFABRIC_MEMORY_REMOTE_HEAP_H_
 

@@ -1,6 +1,6 @@
-// Requests between processes of a job before they are connected, off the data path, such as an
-// offer of queue pairs. Authenticated by the job's secret: both ends have proved that they know it
-// before a handler gets any data.
+// The broker of a process: answers requests of other processes of the job, such as an offer of
+// queue pairs, before queue pairs are connected. The job's secret authenticates the requests: a
+// handler gets data only after both ends have proved that they know the secret.
 #ifndef CARIAMA_DSFABRIC_PEERS_BROKER_H_
 #define CARIAMA_DSFABRIC_PEERS_BROKER_H_
 

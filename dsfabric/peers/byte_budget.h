@@ -13,7 +13,7 @@ class ByteBudget {
   explicit ByteBudget(uint64_t limit) : limit_(limit) {}
 
   // Adds `bytes`. Returns false, and adds nothing, if the budget is in use and the sum would exceed
-  // the limit. So at least one message is accepted, whatever the limit.
+  // the limit. So at least one message is accepted under every limit.
   [[nodiscard]] bool reserve(uint64_t bytes) {
     uint64_t before = used_.load(std::memory_order_relaxed);
     do {

@@ -1,6 +1,6 @@
-// The deadline of an operation, for the connection that it may need. Connecting to a process takes
-// at most FabricOptions::timeout; an operation whose deadline is earlier must not wait longer for a
-// process that is stopped.
+// Passes the deadline of an operation to the connection that the operation may have to make.
+// Connecting to a process takes at most FabricOptions::timeout. An operation with an earlier
+// deadline must not wait longer for a process that is stopped.
 #ifndef CARIAMA_DSFABRIC_PEERS_CONNECT_DEADLINE_H_
 #define CARIAMA_DSFABRIC_PEERS_CONNECT_DEADLINE_H_
 
@@ -10,23 +10,24 @@
 
 namespace cariama::internal {
 
-// Until its end, a connection attempt of this thread fails with DEADLINE_EXCEEDED if the peer has
-// not accepted it by `deadline`. An attempt that the peer has accepted goes on: two processes
-// cannot begin again after one of them has created its queue pairs. Put it around the start of an
-// operation only, not around a wait, which may run calls.
+// While an object of this class lives, a connection attempt of its thread fails with
+// DEADLINE_EXCEEDED if the peer has not accepted the attempt by `deadline`. An attempt that the
+// peer has accepted continues, because two processes cannot begin again after one of them has
+// created its queue pairs. Use a scope for the start of an operation, never for a wait, which may
+// run calls.
 class ScopedConnectDeadline {
  public:
   explicit ScopedConnectDeadline(Deadline deadline) : before_(current) {
     current = std::min(current, deadline);
   }
-  // Until its end, the deadlines of the scopes around it do not count.
+  // While a scope with this argument lives, the deadlines of the enclosing scopes do not apply.
   struct Lift {};
   explicit ScopedConnectDeadline(Lift) : before_(current) { current = kForever; }
   ~ScopedConnectDeadline() { current = before_; }
   ScopedConnectDeadline(const ScopedConnectDeadline&) = delete;
   ScopedConnectDeadline& operator=(const ScopedConnectDeadline&) = delete;
 
-  // Returns the earlier one of `deadline` and those of the scopes of this thread.
+  // Returns the earliest of `deadline` and the deadlines of this thread's scopes.
   [[nodiscard]] static Deadline earlier_of(Deadline deadline) {
     return std::min(deadline, current);
   }

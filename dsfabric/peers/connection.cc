@@ -168,7 +168,7 @@ absl::Status Connection::connect(const ConnectionOffer& theirs, const std::strin
       theirs.credit.length != kPeerWords || theirs.answers.length != kAnswerBytes) {
     return make_error(
         absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
-        peer + " offered a connection without receive units, credit word or answer slots");
+        peer + " offered a connection without receive units, credit word or result slots");
   }
   {
     const std::lock_guard lock(mutex_);
@@ -189,8 +189,8 @@ AnswerSlot* Connection::map_peer_answers() {
   return answers;
 }
 
-// The count may decrease for a moment if WRITEs are unordered, so take the maximum. A count above
-// sent_ is invalid, so it is limited to sent_.
+// If WRITEs are unordered, an older count may replace a newer one for a short time. So take the
+// maximum. A count above sent_ is invalid, so it is limited to sent_.
 bool Connection::has_credit() {
   const uint64_t said =
       std::atomic_ref(*reinterpret_cast<uint64_t*>(credit_memory_.get_buffer() + kFromPeer))
@@ -329,8 +329,8 @@ Connection::Sent Connection::write_outcome(CallOutcome outcome, const RemoteMemo
 }
 
 void Connection::poll_sends() {
-  // A posting thread sets the flag after it has posted. So the flag is cleared before the poll, and
-  // set again if operations are outstanding.
+  // A posting thread sets the flag after it has posted. So this thread clears the flag before it
+  // polls, and sets the flag again if operations are outstanding.
   awaited_.store(false, std::memory_order_seq_cst);
   queue_->progress();
   if (queue_->has_outstanding()) awaited_.store(true, std::memory_order_release);

@@ -31,11 +31,11 @@ namespace cariama::internal {
 
 class Connection;
 
-// What a user can do about a process that has died.
+// The remedy in error texts about a process that has died.
 inline constexpr std::string_view kLookAtOutput = "look at its output for the reason";
-// Returns the error of a failed operation on a connection to `peer`, a label: which process cannot
-// be reached, how that was noticed, and what the user can do. (to_status() of dtutils explains the
-// failure to users of queue pairs.)
+// Returns the error of a failed operation on a connection to `peer`, a label. The text names the
+// process that cannot be reached, the failed operation, and the remedy. (to_status() of dtutils
+// explains the failure to users of queue pairs.)
 [[nodiscard]] absl::Status connection_failure(const Completion& completion, std::string_view peer);
 
 // Precedes the call in a send-based message.
@@ -159,8 +159,8 @@ class Connection {
   // Returns the unit of a receive completion, with its size and arrow set. Requires: the completion
   // is of a unit of this connection. Called once for each, in their order.
   [[nodiscard]] ArrivedMessage* unit_of(const Completion& completion);
-  // Marks the unit as waiting for its destination thread. Returns true if more than half of the
-  // units wait: then the caller should copy this message and finish the unit, so that the
+  // Counts the unit as waiting for its destination thread. Returns true if more than half of the
+  // units wait. The caller should then copy this message and finish the unit, so that the
   // connection does not run out of units.
   [[nodiscard]] bool mark_waiting(ArrivedMessage* unit) {
     unit->waits = true;
@@ -174,14 +174,14 @@ class Connection {
   // a thread that does not depend on the sender: a sender without credits sends no message whose
   // end would call this function.
   [[nodiscard]] bool return_credits();
-  // Writes the last credit count again. Called periodically: without write ordering, an older count
-  // may have been placed last.
+  // Writes the last credit count again. Called periodically, because on a transport that does not
+  // order WRITEs an older count may have arrived last.
   void repeat_credits();
   // Sends an empty WRITE if no operation is in flight, so that a dead peer is detected.
   void probe();
-  // Called at each heartbeat while FabricOptions::lease is set. Returns how many calls in sequence
-  // have found no new sign of life of the peer. With `may_write`, also writes a sign of life to the
-  // peer. Requires for `may_write`: the queue pairs of both ends are connected.
+  // Called at each heartbeat while FabricOptions::lease is set. Returns the number of successive
+  // calls that have found no new sign of life of the peer. With `may_write`, also writes a sign of
+  // life to the peer. Requires for `may_write`: the queue pairs of both ends are connected.
   [[nodiscard]] uint64_t exchange_signs(bool may_write);
   // Ends all traffic of the connection in both directions: operations in flight complete with an
   // error, and the peer cannot access this process's memory through the connection any more.
@@ -199,7 +199,7 @@ class Connection {
 
  private:
   Connection(uint32_t rank, GeneralAllocator& memory) : rank_(rank), memory_(memory) {}
-  // The functions below require mutex_ to be held.
+  // The functions below require that mutex_ is held.
   [[nodiscard]] bool has_credit();
   [[nodiscard]] Sent post(const MessageHeader* header, const OutgoingCallView* call,
                           std::string_view ready);

@@ -25,8 +25,9 @@ class FabricMemory {
   FabricMemory(const FabricMemory&) = delete;
   FabricMemory& operator=(const FabricMemory&) = delete;
 
-  // Allocates from memory that is registered with all of `domains`; `user_memory`: options for
-  // lending memory that the user did not register. Called once, before all others.
+  // Creates the allocators of memory that is registered with all of `domains`. `user_memory`:
+  // options for lending memory that the user did not register. Called once, before all other
+  // functions.
   [[nodiscard]] absl::Status open(std::vector<std::shared_ptr<ProtectionDomain>> domains,
                                   const RDMAAllocatorOptions& superpages,
                                   const GeneralAllocatorOptions& general,

@@ -1,5 +1,5 @@
-// The incoming calls of one thread: a wait-free multi-producer queue of nodes that it does not own.
-// Keeps the order of each producer's nodes.
+// The incoming calls of one thread: a wait-free queue with several producers. It preserves the
+// order of each producer's nodes, and does not own the nodes.
 #ifndef CARIAMA_DSFABRIC_PEERS_INBOX_H_
 #define CARIAMA_DSFABRIC_PEERS_INBOX_H_
 
@@ -43,7 +43,7 @@ class Inbox {
     }
     if (next == nullptr) {
       if (last_.load(std::memory_order_acquire) != first) return nullptr;
-      // It is the only node. Push the stub behind it, so that it can be removed.
+      // `first` is the only node. Push the stub behind it, so that this node can be removed.
       stub_.next.store(nullptr, std::memory_order_relaxed);
       InboxNode* const before = last_.exchange(&stub_, std::memory_order_acq_rel);
       before->next.store(&stub_, std::memory_order_release);

@@ -225,8 +225,9 @@ absl::StatusOr<bool> PeerTable::offer(Peer& peer, Deadline deadline) {
   // A process that does not answer within its lease is stopped.
   const std::chrono::milliseconds lease = job_.options().lease;
   const Deadline end_of_lease = lease.count() == 0 ? deadline : deadline_after(lease);
-  // Only an attempt that lasts as long as the lease ends it. Else a process that is stopped would
-  // never fail if all operations have earlier deadlines.
+  // The attempt lasts as long as the lease, also if the operation has an earlier deadline.
+  // Otherwise a stopped process would never be considered failed if all operations had earlier
+  // deadlines.
   std::optional<ScopedConnectDeadline> whole_lease;
   if (lease.count() != 0) whole_lease.emplace(ScopedConnectDeadline::Lift());
   const auto give_up = [&](absl::Status why) {
@@ -270,7 +271,8 @@ absl::StatusOr<bool> PeerTable::offer(Peer& peer, Deadline deadline) {
     if (!confirmed.ok()) return confirmed;
     return true;
   }
-  // The peer has queue pairs that wait for these ones, so the attempt cannot be repeated.
+  // The peer has created queue pairs that wait for the queue pairs of this attempt, so the attempt
+  // cannot be repeated.
   fail(peer.rank, accepted);
   return accepted;
 }
@@ -278,7 +280,8 @@ absl::StatusOr<bool> PeerTable::offer(Peer& peer, Deadline deadline) {
 absl::Status PeerTable::confirm(Peer& peer, Deadline deadline) {
   auto ready = broker_->request(static_cast<int>(peer.rank), std::string(1, kReady), deadline);
   if (!ready.ok()) {
-    // The peer has queue pairs that are connected to these ones, so the attempt cannot be repeated.
+    // The peer has queue pairs that are connected to those of this attempt, so the attempt cannot
+    // be repeated.
     fail(peer.rank, ready.status());
     return ready.status();
   }

@@ -14,8 +14,8 @@
 namespace cariama::internal {
 namespace {
 
-// How long a process that exits because of another one's failure waits for the store's report of
-// that end. A process that writes a core file ends later than that.
+// The time that a process that exits because of a failed peer waits for the store's report of the
+// peer's end. A peer that writes a core file ends later than that.
 constexpr std::chrono::milliseconds kReportPatience{300};
 constexpr std::chrono::milliseconds kReportPause{2};
 
@@ -36,7 +36,7 @@ void PeerTable::fail(uint32_t rank, const absl::Status& reason) {
   {
     const std::lock_guard lock(peer.mutex);
     if (peer.apply(PeerEvent::kFailure) != PeerAction::kSpreadFailure) return;
-    // Whatever the error was, callers get UNAVAILABLE: the peer cannot be reached any more.
+    // Callers get UNAVAILABLE for every error, because the peer cannot be reached any more.
     peer.failure = absl::IsUnavailable(reason)
                        ? reason
                        : make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
@@ -46,8 +46,8 @@ void PeerTable::fail(uint32_t rank, const absl::Status& reason) {
   if (job_.options().on_failure == FailurePolicy::kAbort) exit_because_of(peer);
   for (const auto& connection : peer.connections) {
     ports_.drop_deferred(*connection);
-    // The process may live, and continue: then it must not reach memory that is used for something
-    // else from now on.
+    // The process may still live and continue. It must then not reach this process's memory, which
+    // may have another use from now on.
     connection->cut();
   }
   listener_.peer_failed(rank, peer.failure);

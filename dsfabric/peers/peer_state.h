@@ -40,8 +40,8 @@
 //   not Failed   Failure           Failed       SpreadFailure
 //   all other pairs                unchanged    Reject
 //
-// OfferFailed in Answered or Connected: the own offer failed, or was refused, after this process
-// had answered the peer's offer, which then counts.
+// OfferFailed in Answered or Connected: the offer of this process failed, or was refused, after
+// this process had answered the peer's offer. The peer's offer then counts.
 //
 // OfferFailed requires that the peer has not answered the offer with queue pairs. If an answer may
 // be lost, the event is Failure: the peer waits in Answered, and refuses another offer.
@@ -99,7 +99,7 @@ struct PeerStep {
          state == PeerState::kAnswered;
 }
 
-// The table above.
+// Returns the next state and the action of the table at the head of this file.
 [[nodiscard]] constexpr PeerStep peer_step(PeerState state, PeerEvent event) {
   using enum PeerEvent;
   using enum PeerAction;

@@ -34,11 +34,11 @@ namespace cariama::internal {
 // The interface by which the peer table uses the parts above it. Called without a lock.
 class PeerListener {
  public:
-  // A peer is considered failed, called once for each. The listener ends all operations that wait
+  // Called once for each peer that is considered failed. The listener ends all operations that wait
   // for the peer. Must not block.
   virtual void peer_failed(uint32_t rank, const absl::Status& failure) = 0;
   // Sends a call to the connected process `to` that calls PeerTable::receive_death_notice(). Must
-  // not block. If it cannot be sent, `to` has failed, too.
+  // not block. If the call cannot be sent, `to` has failed too.
   virtual void send_death_notice(uint32_t dead, uint32_t to) = 0;
 
  protected:
@@ -83,12 +83,13 @@ class PeerTable {
   // Returns OK, or the reason why `rank` is considered failed. OUT_OF_RANGE: no such rank.
   [[nodiscard]] absl::Status status(uint32_t rank) const;
 
-  // Considers `rank` failed from now on, because of `reason`. Ignored if the fabric is closed. Does
-  // not return if FabricOptions::on_failure is kAbort: prints the reason and exits.
+  // Records that `rank` is considered failed from now on, because of `reason`. Ignored if the
+  // fabric is closed. Does not return if FabricOptions::on_failure is kAbort: prints the reason and
+  // exits.
   void fail(uint32_t rank, const absl::Status& reason);
   // Handles the ends of processes that the store has reported. At most one thread at a time.
   void handle_ended();
-  // Process `from` reports that process `dead` has failed.
+  // Handles a notice of process `from` that process `dead` has failed.
   void receive_death_notice(uint32_t dead, uint32_t from);
 
  private:
@@ -96,8 +97,9 @@ class PeerTable {
 
   struct Peer {
     [[nodiscard]] PeerState state() const { return current.load(std::memory_order_acquire); }
-    // The only function that changes the state. Wakes the threads that wait for a change. Requires:
-    // the caller holds `mutex`, and carries out the action.
+    // Makes the transition for `event`, and wakes the threads that wait for a change of the state.
+    // Only this function changes the state. Requires: the caller holds `mutex`, and carries out the
+    // returned action.
     PeerAction apply(PeerEvent event);
 
     uint32_t rank = 0;

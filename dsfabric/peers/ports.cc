@@ -22,16 +22,16 @@ constexpr size_t kReceiveBatch = 32;
 // While calls are deferred the service thread must poll: credits arrive by plain WRITEs, which do
 // not wake it.
 constexpr std::chrono::microseconds kDeferredPause{200};
-// How long a service thread pauses before it re-checks whether workers still receive in its place.
-// It is the longest time that a message waits for the service thread after the workers have stopped
-// polling without a notice. A shorter pause costs more system calls while the workers are busy.
-// Each re-check that finds the workers still receiving doubles the pause, up to the second
-// constant. The kernel adds its timer slack, 50 us.
+// The time that a service thread pauses before it re-checks whether workers still receive in its
+// place. This is also the longest time that a message waits for the service thread after the
+// workers have stopped polling without a notice. A shorter pause costs more system calls while the
+// workers are busy. Each re-check that finds the workers still receiving doubles the pause, up to
+// the second constant. The kernel adds its timer slack, 50 us.
 constexpr std::chrono::microseconds kStandAside{100};
 constexpr std::chrono::microseconds kStandAsideMost{400};
 
-// Returns the steady clock's time, some milliseconds late, at a tenth of the steady clock's price.
-// Checks for a due heartbeat are far more frequent than heartbeats.
+// Returns the time of the steady clock, some milliseconds late, at a tenth of the cost. Checks for
+// a due heartbeat are far more frequent than heartbeats.
 Deadline coarse_now() {
   timespec now{};
   clock_gettime(CLOCK_MONOTONIC_COARSE, &now);
@@ -130,8 +130,8 @@ absl::Status Ports::open() {
   }
   for (const auto& port : ports_) domains_.push_back(port->domain);
   if (!domains_.empty()) return absl::OkStatus();
-  // A job of one process transfers nothing. It opens a device all the same, so that its memory can
-  // be registered.
+  // A job of one process transfers nothing, but it opens a device, so that its memory can be
+  // registered.
   std::shared_ptr<Device> device = wanted_device;
   if (device == nullptr) {
     auto opened = open_device({.transport = Transport::kShm});
@@ -211,9 +211,10 @@ void Ports::stop() {
 }
 
 // While workers that wait or poll receive messages themselves (receive()), the service thread
-// pauses. Its completion channel is not armed then, so no message pays for waking it. A worker that
-// goes to sleep wakes it (stop_receiving()). The service thread also re-checks periodically: a
-// worker whose wait has ended, or that runs a call that blocks, stops receiving without a notice.
+// pauses. Its completion channel is not armed then, so that no message has the cost of waking it. A
+// worker that goes to sleep wakes it (stop_receiving()). The service thread also re-checks
+// periodically: a worker whose wait has ended, or that runs a call that blocks, stops receiving
+// without a notice.
 void Ports::serve(Port& port) {
   name_trace_thread("service thread");
   PortSleeper sleeper(port);
@@ -233,7 +234,7 @@ void Ports::serve(Port& port) {
     deferred = has_unsent(port);
     const Deadline deadline = deferred ? deadline_after(kDeferredPause)
                                        : port.next_heartbeat.load(std::memory_order_relaxed);
-    // A heartbeat does not indicate further messages: sleep again at once, without polling.
+    // A heartbeat does not indicate further messages: sleep again immediately, without polling.
     busy =
         busy ? wait_until(something, deadline, &sleeper) : sleep_once(something, deadline, sleeper);
     rounds_.fetch_add(1, std::memory_order_relaxed);
@@ -294,7 +295,7 @@ void Ports::service(Port& port, Deadline now) {
   }
 }
 
-// Counts heartbeats, not time: while this process is stopped, it has none.
+// Counts heartbeats instead of time, because a stopped process has no heartbeats.
 void Ports::check_lease(Connection& connection) {
   const uint32_t rank = connection.rank();
   const uint64_t silent = connection.exchange_signs(listener_.is_connected(rank));

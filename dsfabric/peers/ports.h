@@ -1,6 +1,6 @@
-// The ports of a fabric: its devices, what all connections through one device share, and the
-// service thread of each. A port receives messages, sends deferred messages and credits that are
-// due, and detects failed connections.
+// The ports of a fabric. A port is a device, the objects that all connections through the device
+// share, and a service thread. A port receives messages, sends deferred messages and credits that
+// are due, and detects failed connections.
 //
 // Two kinds of threads poll a port, one at a time: its service thread, and every thread that waits
 // or polls for calls while it is awake (receive()). While the latter poll, the service thread
@@ -35,10 +35,10 @@ namespace cariama::internal {
 // Returns the error of operations to a process whose FabricOptions::lease has ended.
 [[nodiscard]] absl::Status lease_ended(const std::string& label, std::chrono::milliseconds lease);
 
-// The interface by which the ports use the parts above them. All functions are called without a
-// mutex, by a thread that must not block: a service thread, or a thread that waits or polls for
-// calls. While arrivals are reported, receive() of another thread, or of a function below, skips
-// the port.
+// The interface by which the ports use the parts above them. The ports call the functions without a
+// mutex, in a thread that must not block: a service thread, or a thread that waits or polls for
+// calls. While arrivals of a port are reported, receive() skips the port, in another thread and in
+// a function of the listener.
 class PortListener {
  public:
   // The listener owns the message until it calls Ports::finish().
@@ -89,9 +89,9 @@ class Ports {
     return has_port(rank) ? by_rank_[rank]->domain.get() : nullptr;
   }
 
-  // Creates a connection to `rank` that is not connected yet.
+  // Creates a connection to `rank`. The caller connects its queue pair.
   [[nodiscard]] absl::StatusOr<std::unique_ptr<Connection>> make_connection(uint32_t rank);
-  // Serves the connection from now on. It must live until stop() has been called.
+  // Starts to serve the connection. Requires: the connection lives until stop() has been called.
   void add(Connection& connection);
 
   // Receives messages that have arrived, in place of the service threads, which pause meanwhile.
@@ -122,16 +122,16 @@ class Ports {
     std::shared_ptr<CompletionQueue> receives;
     mutable std::mutex mutex;              // guards connections
     std::vector<Connection*> connections;  // all connections in any state; only grows
-    // Set while a thread polls; one thread at a time, so that order holds.
+    // True while a thread polls. Only one thread polls at a time, so that messages stay in order.
     std::atomic<bool> polling{false};
     // Armed by the service thread before it sleeps although another thread was polling. That thread
     // then wakes the channel: it may have polled before the completion arrived.
     Doorbell skipped;
-    // A worker has polled since the service thread last cleared it.
+    // True if a worker has polled since the service thread last cleared the flag.
     std::atomic<bool> received{false};
     Doorbell resumption;  // rung to end the pause of the service thread
     std::atomic<Deadline> next_heartbeat{Deadline::min()};
-    // Credits are due, but a send queue had no room for them.
+    // True if credits are due and a send queue had no room for them.
     std::atomic<bool> owes_credits{false};
     Counter receive_completions;  // written by the polling thread
     std::thread service;

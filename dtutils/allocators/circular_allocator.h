@@ -64,9 +64,8 @@ class CARIAMA_DTUTILS_EXPORT CircularAllocator {
   // may map memory.
   //
   // Only a transfer reserves a unit: a unit that no transfer has used by the time it is next in the
-  // ring counts as abandoned, and is returned again. So do not own as many units as the ring has
-  // (units(), at least initial_units) before transferring them; take long-lived memory from
-  // GeneralAllocator.
+  // ring counts as abandoned, and is returned again. So never hold units() units (at least
+  // initial_units) before their transfers are posted. Take long-lived memory from GeneralAllocator.
   [[nodiscard]] RDMAMemory* allocate() {
     Unit* next = last_->next;
     if (!next->memory.is_free()) [[unlikely]] {

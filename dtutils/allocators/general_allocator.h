@@ -40,7 +40,7 @@ struct GeneralAllocatorOptions {
   // Size of the chunks taken from the RDMAAllocator; a larger allocation takes a larger chunk. 0:
   // the RDMAAllocator's chunk_bytes.
   size_t chunk_bytes = 0;
-  // Limit for all chunks together. The process's memory budget applies in addition.
+  // Limit in bytes for all chunks together. The process's memory budget applies in addition.
   uint64_t max_bytes = std::numeric_limits<uint64_t>::max();
 };
 
@@ -68,8 +68,8 @@ struct GeneralAllocatorStatistics {
 // including allocations that were not freed.
 class CARIAMA_DTUTILS_EXPORT GeneralAllocator {
  public:
-  // Every piece starts at a multiple of this and its size is a multiple of it: a cache line, so
-  // that neighbours in flight do not share a cache line.
+  // The start and the size of every piece are multiples of kGranule, the size of a cache line. So
+  // two neighbouring pieces in flight do not share a cache line.
   static constexpr size_t kGranule = 64;
 
   // Takes no memory yet. The GeneralAllocator keeps `allocator` alive. Error: INVALID_ARGUMENT (no

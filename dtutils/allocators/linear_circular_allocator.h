@@ -50,8 +50,8 @@ class CARIAMA_DTUTILS_EXPORT LinearCircularAllocator {
   // larger request always returns nullptr.
   //
   // The handle's address is stable until the unit is recycled. As in CircularAllocator, only
-  // transfers reserve memory: do not own as many segments as fill the ring before transferring
-  // them.
+  // transfers reserve memory: never hold segments that fill the ring before their transfers are
+  // posted.
   [[nodiscard]] RDMAMemory* allocate(size_t bytes, size_t alignment = 8) {
     if (current_ != nullptr) [[likely]] {
       const size_t start = (used_ + alignment - 1) & ~(alignment - 1);

@@ -3,9 +3,9 @@
 //   MemoryBudget::process().set_limit(uint64_t{4} << 30);
 //   printf("%lu of %lu\n", MemoryBudget::process().used(), MemoryBudget::process().limit());
 //
-// Allocators reserve bytes here before they map memory, so that a program that exceeds its share
-// gets an error that states this, instead of swapping or the kernel's out-of-memory killer. All
-// memory of the allocators counts, allocated or not.
+// Allocators reserve bytes here before they map memory. So a program that exceeds its share gets an
+// error that states this; without the budget the machine would swap, or the kernel's out-of-memory
+// killer would end a process. All memory of the allocators counts, allocated or not.
 #ifndef CARIAMA_DTUTILS_ALLOCATORS_MEMORY_BUDGET_H_
 #define CARIAMA_DTUTILS_ALLOCATORS_MEMORY_BUDGET_H_
 

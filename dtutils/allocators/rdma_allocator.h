@@ -102,8 +102,9 @@ class CARIAMA_DTUTILS_EXPORT Chunk {
   [[nodiscard]] size_t size() const { return size_; }  // bytes
   [[nodiscard]] const RegisteredRange* range() const { return range_; }
 
-  // Returns a handle to [offset, offset + bytes) of the chunk. Handles to overlapping ranges do not
-  // know of each other's transfers. Requires: offset + bytes <= size().
+  // Returns a handle to [offset, offset + bytes) of the chunk. A handle tracks only the transfers
+  // that were posted through itself, also if other handles overlap its range. Requires: offset +
+  // bytes <= size().
   [[nodiscard]] RDMAMemory memory(size_t offset, size_t bytes) const {
     return {data_ + offset, bytes, range_};
   }
@@ -132,7 +133,8 @@ class CARIAMA_DTUTILS_EXPORT Chunk {
 };
 
 // Thread-safe. Lives until its creator and all chunks have released it. The destructor deregisters
-// every superpage and then unmaps it, so end all transfers before.
+// every superpage and then unmaps it. Requires: all transfers from and to the memory have ended
+// before that.
 class CARIAMA_DTUTILS_EXPORT RDMAAllocator : public std::enable_shared_from_this<RDMAAllocator> {
  public:
   // Creates an allocator for memory of `numa_node` (kAnyNode: anywhere) that works with the queue

@@ -162,7 +162,8 @@ std::string raise_pool(int node, PageKind kind, size_t length) {
 }
 
 // Reports that the memory of `request` has pages of kind `used`, because pages of the kinds
-// `missing` were not available. One diagnostic for all of them: one remedy is sufficient.
+// `missing` were not available. Reports one diagnostic for all kinds, because one remedy is
+// sufficient.
 void report_smaller_pages(const SuperpageRequest& request, size_t length,
                           const std::vector<PageKind>& missing, PageKind used) {
   const auto lacks = [&missing](PageKind kind) {

@@ -12,9 +12,9 @@
 // reliable (madvise(2) accepts MADV_HUGEPAGE on a memfd and does nothing unless shmem_enabled
 // allows it).
 //
-// All pages are populated at once: a registration with a card pins them anyway, the kind of page is
-// visible only after population, and a missing huge page is an error code here but would be a
-// SIGBUS later.
+// All pages are populated when they are mapped. There are three reasons: a registration with a card
+// pins them anyway, the kind of page is visible only after population, and a missing huge page is
+// an error code here but would be a SIGBUS later.
 #ifndef CARIAMA_DTUTILS_ALLOCATORS_SUPERPAGES_H_
 #define CARIAMA_DTUTILS_ALLOCATORS_SUPERPAGES_H_
 
@@ -60,9 +60,9 @@ struct SuperpageRequest {
 class CARIAMA_DTUTILS_EXPORT Superpage {
  public:
   // Maps and populates the memory. Blocks while the kernel clears the pages (about 0.1 s per GiB
-  // with huge pages, more with small ones). Inaccessible guard pages in front of and behind the
-  // memory fault when touched. Errors: INVALID_ARGUMENT (no bytes, no such node),
-  // RESOURCE_EXHAUSTED (not even base pages).
+  // with huge pages, more with small ones). There is an inaccessible guard page in front of the
+  // memory and one behind it; an access to them raises SIGSEGV. Errors: INVALID_ARGUMENT (no bytes,
+  // no such node), RESOURCE_EXHAUSTED (not even base pages).
   [[nodiscard]] static absl::StatusOr<Superpage> obtain(const SuperpageRequest& request);
 
   Superpage(Superpage&& other) noexcept { swap(other); }

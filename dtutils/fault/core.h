@@ -57,7 +57,8 @@ class Core {
 
   // --- decisions ---
   [[nodiscard]] Dice make_dice();
-  // Returns true if the fault shall be injected now. The caller that injects it must count it.
+  // Decides whether to inject the fault now. Returns true if so; the caller then injects and counts
+  // the fault.
   [[nodiscard]] bool strikes(Fault fault, double probability, Dice& dice);
   // Returns the status with which the next operation shall fail, or an empty optional. Each status
   // is returned once.
@@ -74,8 +75,8 @@ class Core {
   [[nodiscard]] uint64_t random_release(Dice& dice) {
     return ticks_ + 1 + dice.below(std::max<uint32_t>(1, options_.longest_hold));
   }
-  // Adds a tick for this device; over a simulated fabric for all devices of its FaultControl. Locks
-  // the devices' mutexes.
+  // Adds a tick for this device; over a simulated fabric, for all devices of its FaultControl.
+  // Locks the mutexes of these devices.
   void lock_and_tick();
   // Advances all delayed work that is due now.
   void progress();
@@ -83,7 +84,7 @@ class Core {
   [[nodiscard]] bool busy() const;
   // Returns true if any device that lock_and_tick() advances is busy. Locks the devices' mutexes.
   [[nodiscard]] bool lock_and_ask_busy();
-  // Wakes the thread, which then ticks, because work was added.
+  // Called after work was added: wakes the tick thread, which then adds ticks.
   void wake_thread() { work_.notify_one(); }
 
   // --- members ---
@@ -93,7 +94,8 @@ class Core {
   void remove(FaultSharedReceiveQueue* queue) { std::erase(shared_receives_, queue); }
   // Requires: start_thread() has succeeded.
   void add(FaultQueuePair* queue_pair);
-  // Starts the thread, if it is needed and does not run. Error: RESOURCE_EXHAUSTED (threads).
+  // Starts the tick thread, if the device needs one and it does not run. Error: RESOURCE_EXHAUSTED
+  // (threads).
   [[nodiscard]] absl::Status start_thread();
   void remove(FaultQueuePair* queue_pair);
   // Finds a queue pair by its number, which equals the number of the inner queue pair.

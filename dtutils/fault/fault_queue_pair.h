@@ -1,5 +1,5 @@
-// Queue pairs of a fault device. Operations wait in a queue of this class, where their faults are
-// decided. From there they are posted to the inner queue pair, always signaled, so that this class
+// Queue pairs of a fault device. Operations wait in a queue of this class, which decides their
+// faults. It then posts each operation to the inner queue pair, always signaled. So this class
 // accounts for the slots and completions that the user sees, independent of the injected faults.
 #ifndef CARIAMA_DTUTILS_FAULT_FAULT_QUEUE_PAIR_H_
 #define CARIAMA_DTUTILS_FAULT_FAULT_QUEUE_PAIR_H_

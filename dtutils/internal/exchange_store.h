@@ -32,7 +32,7 @@ class ExchangeStore {
 
   // Records that `rank` has ended; `how` completes the sentence "LABEL ...". Appends an error reply
   // for each rank that waits for it. The values that it put stay available. Returns true if the
-  // rank watched the ends of others until its own.
+  // rank was watching the ends of the other ranks when it ended.
   bool rank_ended(int rank, std::string how, std::vector<Reply>& replies);
 
   // Returns the value that `rank` has put under `key`, or nullptr.

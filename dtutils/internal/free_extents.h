@@ -15,7 +15,7 @@
 
 namespace cariama::internal {
 
-// The address of `memory` as extents state it.
+// Returns the address of `memory` as the number that extents contain.
 [[nodiscard]] inline uintptr_t address_of(const std::byte* memory) {
   return reinterpret_cast<uintptr_t>(memory);
 }

@@ -10,10 +10,10 @@
 
 namespace cariama::internal {
 
-// Returns the bytes of a file. Pipes and devices may be endless, so no more than `most_bytes` are
-// read of them; a regular file may have any size for which there is memory. Blocks until the
-// writer of a pipe has closed it. Thread-safe. Errors: those of open(2) and read(2); NOT_FOUND only
-// if there is no such file; RESOURCE_EXHAUSTED if the limit or the memory does not suffice.
+// Returns the bytes of a file. Reads at most `most_bytes` from a pipe or a device, which may be
+// endless. A regular file may have any size for which there is memory. Blocks until the writer of a
+// pipe has closed it. Thread-safe. Errors: those of open(2) and read(2); NOT_FOUND only if there is
+// no such file; RESOURCE_EXHAUSTED if the limit or the memory does not suffice.
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT absl::StatusOr<std::string> read_file(const std::string& path,
                                                                            uint64_t most_bytes);
 

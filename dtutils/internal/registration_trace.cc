@@ -76,7 +76,7 @@ absl::StatusOr<std::unique_ptr<RegistrationTrace>> RegistrationTrace::create(
     return make_errno_error(errno, ErrorScope::kProcess, "creating the trace " + file,
                             "name a file that does not exist (%p becomes the process id)");
   }
-  // Each line at once: a forked child must not write a line of its parent again.
+  // Each line immediately: a forked child must not write a line of its parent again.
   std::setvbuf(stream, nullptr, _IOLBF, 4096);
   std::fputs("# rank,t_ns,t_end_ns,kind,callsite_hash,addr,bytes,peer,c_ns\n", stream);
   return std::unique_ptr<RegistrationTrace>(new RegistrationTrace(stream));

@@ -1,6 +1,6 @@
 // The slots of one send queue. An operation takes a slot when it is posted; the slot is free again
-// when a completion that covers the operation was POLLED (queue_pair.h). For transports that do
-// this accounting in software.
+// when a completion that covers the operation was POLLED (queue_pair.h). Used by transports that
+// account for slots in software.
 #ifndef CARIAMA_DTUTILS_INTERNAL_SEND_SLOTS_H_
 #define CARIAMA_DTUTILS_INTERNAL_SEND_SLOTS_H_
 

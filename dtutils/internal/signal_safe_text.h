@@ -36,7 +36,7 @@ class SignalSafeText {
   void print() const {
     size_t printed = 0;
     while (printed < used_) {
-      // A pipe that polls as writable takes PIPE_BUF bytes, as many as the text has, at once.
+      // A pipe that polls as writable takes PIPE_BUF bytes in one write. The text is not longer.
       pollfd room{STDERR_FILENO, POLLOUT, 0};
       if (poll(&room, 1, kReaderPatienceMs) <= 0) return;
       const ssize_t count = write(STDERR_FILENO, bytes_ + printed, used_ - printed);

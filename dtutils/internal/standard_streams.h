@@ -9,7 +9,7 @@
 
 namespace cariama::internal {
 
-// Opens the standard streams that are closed on /dev/null. Otherwise the next descriptor that this
+// Opens /dev/null for each standard stream that is closed. Otherwise the next descriptor that this
 // process or a process of its job opens gets the number of a stream, and diagnostics go to a socket
 // or to shared memory. Requires: no other thread opens or closes descriptors.
 //

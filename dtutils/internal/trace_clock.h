@@ -13,8 +13,8 @@ namespace cariama::internal {
 // The result of one comparison with the clock of host 0. All times in ns.
 struct TraceClockDifference {
   uint64_t at = 0;     // time of this process's clock
-  int64_t ahead = 0;   // what has to be added to it for the time of host 0
-  uint64_t error = 0;  // the most by which `ahead` can be wrong
+  int64_t ahead = 0;   // time of host 0 minus time of this process
+  uint64_t error = 0;  // bound of the error of `ahead`
 };
 
 // Sets the number of this process's host; 0 unless it is called. Two hosts may have equal ids of

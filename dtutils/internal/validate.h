@@ -13,7 +13,7 @@
 
 namespace cariama::internal {
 
-// The error of an operation that was asked for with a bad argument.
+// The error of an operation that was called with an invalid argument.
 [[nodiscard]] inline absl::Status invalid_argument(std::string_view what, std::string_view remedy) {
   return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation, what, remedy);
 }

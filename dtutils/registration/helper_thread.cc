@@ -71,7 +71,7 @@ CostModel::CostModel(double per_page, double base)
 
 void CostModel::add(uint64_t pages, int64_t nanoseconds) {
   const auto x = static_cast<double>(pages);
-  // A sample that was interrupted says nothing about the operation.
+  // A sample of an interrupted operation does not show the operation's cost.
   const auto y =
       std::min(static_cast<double>(nanoseconds), 20 * (static_cast<double>(predict(pages)) + 1000));
   const double above = static_cast<double>(nanoseconds) - static_cast<double>(predict(pages));
@@ -231,14 +231,15 @@ void HelperPolicy::attach(RegionControl* control) {
   if (thread.ok()) {
     thread_ = *std::move(thread);
   } else {
-    // As if the board had not granted a helper: idle regions stay registered.
+    // Without a thread the policy behaves as if the board had not granted a helper: idle regions
+    // stay registered.
     granted_.store(false, std::memory_order_relaxed);
     report_once("registration helper", std::string(thread.status().message()), "");
   }
 }
 
 HelperPolicy::Queue* HelperPolicy::queue_of_this_thread() {
-  // Of the policy that this thread used last. Most programs have one.
+  // The queue of the policy that this thread used last. Most programs have one policy.
   static thread_local uint64_t serial = 0;
   static thread_local Queue* queue = nullptr;
   if (serial == serial_) [[likely]] {
@@ -380,7 +381,8 @@ void HelperPolicy::reconsider(uint64_t region, Known& known) {
 }
 
 // Takes over a newer prediction of a region that another communication has made. The time at which
-// the helper gives the region up stays, so that predictions that never come true end.
+// the helper gives the region up does not change, so that a region whose predictions never come
+// true is deregistered.
 void HelperPolicy::revise(const PredictionRevision& revision) {
   const auto found = known_.find(revision.region);
   if (found == known_.end() || found->second.given_up) return;

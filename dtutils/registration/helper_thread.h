@@ -10,13 +10,13 @@
 // (the deregistration queue, DQ): region, time, return addresses. Storing a record takes no lock
 // and never waits, except for a thread's first one. (The look-up before the transfer may take the
 // cache's lock: RegistrationCache::acquire().) If the ring is full, the oldest record is
-// overwritten: that region stays registered until a later use or until the budget of the cache ends
-// it.
+// overwritten: its region stays registered until a later use, or until the budget of the cache ends
+// the registration.
 //
 // The helper takes one DQ record at a time, then looks at the registration queue (RQ), which is
 // ordered by deadline:
-// - DQ: predict the next use td. If tc + tp <= td, or none is predicted, deregister the region, and
-//   put it into the RQ with the deadline td, earlier if needed to keep the distance that the
+// - DQ: predict the next use td. If tc + tp <= td, or no use is predicted, deregister the region,
+//   and put it into the RQ with the deadline td, earlier if needed to keep the distance that the
 //   processing of one DQ and one RQ item takes. The decision about a region waits until the DQ is
 //   empty: a later record of the region may be in it.
 // - RQ: if tc + tp >= td for the first item, register it.
@@ -67,17 +67,18 @@ class CARIAMA_DTUTILS_EXPORT CostModel {
   double deviation_ = 0;
 };
 
-// The processes of a host that run helpers: each posts its registered bytes and sees whether it is
-// one of those that keep a helper (the paper's conservative policy, section 5). Lies in memory that
-// the processes share; zero-initialised memory is an empty board. Lock-free.
+// The board of a host, by which the processes decide which of them run a helper (the paper's
+// conservative policy, section 5). Each process posts its registered bytes, and reads whether it is
+// among the processes that keep a helper. The board lies in memory that the processes share;
+// zero-initialised memory is an empty board. Lock-free.
 class CARIAMA_DTUTILS_EXPORT HelperBoard {
  public:
   static constexpr uint32_t kMaxProcesses = 256;
   // Posts the registered bytes of the process with this number.
   void post(uint32_t process, uint64_t bytes);
   void leave(uint32_t process);
-  // Returns true if the process is among the `idle_cores` with the most registered bytes. Of equal
-  // ones the lower number wins.
+  // Returns true if the process is among the `idle_cores` processes with the most registered bytes.
+  // Among processes with equal numbers of bytes, the lower process number is preferred.
   [[nodiscard]] bool keeps_helper(uint32_t process, uint32_t idle_cores) const;
 
  private:
@@ -89,27 +90,29 @@ struct CARIAMA_DTUTILS_EXPORT HelperOptions {
   PredictorOptions predictor{};
   // Records of one DQ. A power of two.
   uint32_t queue_records = 256;
-  // A helper with nothing due looks at the DQ this often. While no memory is registered and no
-  // record arrives, the interval doubles up to 8 times its value.
+  // The time between two checks of the DQ while no region is due. While no memory is registered and
+  // no record arrives, the time doubles, up to 8 times its value.
   std::chrono::microseconds poll_interval{1000};
-  // Deregister only if the next use is at least this far away while all of the budget is free; the
-  // distance shrinks linearly to 0 at three quarters of the budget. 0: the paper's system.
+  // The shortest time until the next use for which a region is deregistered, while all of the
+  // budget is free. The time falls linearly to 0 at three quarters of the budget. 0: the paper's
+  // system.
   std::chrono::microseconds horizon{0};
-  // End a registration ahead that was not used within this multiple of its period and one
-  // poll_interval after its deadline. 0: never, the paper's system.
+  // A region that was registered ahead and not used is deregistered when this multiple of its
+  // period, plus one poll_interval, has passed since its deadline. 0: never (the paper's system).
   double give_up_after = 0;
-  // Look at the DQ when a use of registered memory is expected to have ended, at most this often.
-  // 0: look each poll_interval, the paper's system.
+  // The shortest time between two checks of the DQ. The helper checks it when a use of registered
+  // memory is expected to have ended. 0: the helper checks it each poll_interval (the paper's
+  // system).
   std::chrono::microseconds look_interval{0};
-  // While the helper is awake, register what is due within this time, too, which saves wake-ups.
-  // 0: the paper's system.
+  // While the helper is awake, it also registers the regions that are due within this time. This
+  // saves wake-ups. 0: the paper's system.
   std::chrono::microseconds batch{0};
   // Messages of at least `piece_from` bytes are registered in pieces of `piece_bytes`
   // (ChunkedRegistration). piece_bytes 0: all are registered whole.
   size_t piece_bytes = 0;
   size_t piece_from = 0;
-  // Aggressive core policy: helpers that share this helper's core, their time slice and the cost of
-  // a switch: n * (t_slice + t_cs) is added to tp.
+  // Aggressive core policy (section 5): the number n of helpers that share this helper's core,
+  // their time slice, and the cost of a switch. n * (t_slice + t_cs) is added to tp.
   uint32_t sharing_helpers = 0;
   std::chrono::microseconds time_slice{3000};
   std::chrono::microseconds context_switch{5};
@@ -142,8 +145,8 @@ struct HelperStatistics {
 
 class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
  public:
-  // The number of communicating threads whose uses are recorded. What further threads use stays
-  // registered until the budget ends it.
+  // The largest number of communicating threads whose uses are recorded. Memory that further
+  // threads use stays registered until the budget ends the registration.
   static constexpr size_t kMaxThreads = 256;
 
   // One policy serves one cache.
@@ -170,7 +173,7 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
   struct Record;
   struct Queue;
   struct Communicator;
-  // What the helper knows about a region.
+  // The helper's state of a region.
   struct Known {
     uint64_t bytes = 0;
     std::optional<int64_t> deadline;  // of its item in the RQ
@@ -204,7 +207,7 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
   [[nodiscard]] int64_t give_up_time(const Known& known, int64_t deadline) const;
   void enqueue(uint64_t region, Known& known, int64_t deadline);
   void dequeue(uint64_t region, Known& known);
-  // tp of the two conditions.
+  // Return tp of the two conditions.
   [[nodiscard]] int64_t deregistration_delay(uint64_t bytes) const;
   [[nodiscard]] int64_t registration_delay(uint64_t bytes) const;
   [[nodiscard]] int64_t scheduling_delay() const;

@@ -132,7 +132,8 @@ std::optional<int64_t> PeriodicityPredictor::record(const PredictorUse& use) {
   if (stream_.size() > options_.stream) stream_.pop_front();
   period_ = 0;
   const size_t size = stream_.size();
-  // A full stream is needed before a period counts: the long training that the paper measured.
+  // A period counts only when the stream is full. This is the long training that the paper
+  // measured.
   for (size_t m = 1; size == options_.stream && m <= size / 2 && period_ == 0; ++m) {
     bool same = true;
     for (size_t i = m; i < size && same; ++i) {
@@ -141,7 +142,7 @@ std::optional<int64_t> PeriodicityPredictor::record(const PredictorUse& use) {
     if (same) period_ = m;
   }
   if (period_ == 0) return std::nullopt;
-  // One period ago: the gap until the region's next use then.
+  // The prediction is the gap that followed this region's use one period ago.
   const size_t then = size - 1 - period_;
   for (size_t i = then + 1; i < size; ++i) {
     if (stream_[i].region != use.region) continue;

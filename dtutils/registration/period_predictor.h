@@ -14,14 +14,15 @@
 // region that is used twice in each step of 18 ms, 1 ms apart: a noise of 5 % of the period is as
 // long as the first gap.
 //
-// FollowPredictor goes further: it has the gaps from each communication, of whatever region, to the
-// next use of each region that follows it. Every communication revises the predictions of these
-// regions, and the last one before a use predicts it best: the noise of a gap grows with its
-// length. An example is an exchange of twelve buffers in 0.1 ms after 13 ms of computation: eleven
-// of them are predicted from the one before.
+// FollowPredictor is a further improvement: it records the gaps from each communication, of any
+// region, to the next use of each region that follows. Every communication revises the predictions
+// of these regions. The last communication before a use gives the best prediction, because the
+// noise of a gap grows with its length. An example is an exchange of twelve buffers in 0.1 ms after
+// 13 ms of computation: the predictor predicts eleven of the uses from the use before.
 //
 // Memory: every table is bounded (kMaxSignatures, kMaxRegions, kMaxFollowers). When a table is
-// full, the entries that were not used for the longest time are dropped, and learnt again.
+// full, the predictor drops the entries that were not used for the longest time. Their next uses
+// make new entries.
 //
 // Not thread-safe: the helper thread owns one for each communicating thread.
 #ifndef CARIAMA_DTUTILS_REGISTRATION_PERIOD_PREDICTOR_H_
@@ -111,8 +112,8 @@ struct PredictorOptions {
   // Communications before this one that belong to the signature, 0 to 4 (paper: 2).
   uint32_t window = 2;
   PeriodEstimate estimate = PeriodEstimate::kMinimum;
-  // A deadline that has passed by up to this fraction of its period still counts, as due now. 0:
-  // only future deadlines count.
+  // A deadline that has passed by at most this fraction of its period counts as due now. 0: only
+  // future deadlines count.
   double grace = 0;
   // While no signature of a region has a period, predict from its uses at the same call site alone.
   // The second use of a buffer in a loop then suffices. The paper's system (false) needs one more,
@@ -121,9 +122,9 @@ struct PredictorOptions {
   // GapPredictor, FollowPredictor: a use is due at the shortest of the last 16 gaps, minus this
   // multiple of the distance from the shortest gap to the median.
   double spread = 0.4;
-  // GapPredictor, FollowPredictor: the use is due still earlier, by this fraction of the median
-  // divided by the number of gaps seen. FollowPredictor: or by four times the mean relative error
-  // so far, if that is less.
+  // GapPredictor, FollowPredictor: the time of a use, as `spread` determines it, moves earlier by
+  // this fraction of the median, divided by the number of gaps seen. FollowPredictor uses four
+  // times the mean relative error so far as the fraction, if that is less.
   double novice = 0.15;
   // PeriodicityPredictor: uses that it compares. It can find periods up to half of them.
   uint32_t stream = 64;
@@ -148,8 +149,8 @@ struct PredictionRevision {
 
 class CARIAMA_DTUTILS_EXPORT PeriodPredictor {
  public:
-  // Bounds of the tables. A program with more communicating call sites or buffers within one
-  // iteration is not predicted as a whole.
+  // Bounds of the tables. If a program has more communicating call sites or buffers within one
+  // iteration, only some of its uses are predicted.
   static constexpr size_t kMaxSignatures = 8192;
   static constexpr size_t kMaxRegions = 8192;
 

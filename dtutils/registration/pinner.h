@@ -1,11 +1,11 @@
-// Pinners: what a RegistrationCache does to memory in order to register it.
+// Pinners: the objects through which a RegistrationCache registers memory.
 //
 //   auto pinner = std::make_shared<DomainPinner>(domain, Access::kAll);   // for transfers
 //   auto pinner = *IoUringPinner::create();   // pins pages in the kernel, without a device
 //
-// IoUringPinner is the stand-in for a device where there is none: registering a fixed buffer with
+// IoUringPinner replaces a device on a machine that has none. Registering a fixed buffer with
 // io_uring pins pages for the long term on the kernel path that verbs drivers use, and counts
-// against RLIMIT_MEMLOCK like them (docs/registration.md, "Costs").
+// against RLIMIT_MEMLOCK as a registration with a device does (docs/registration.md, "Costs").
 #ifndef CARIAMA_DTUTILS_REGISTRATION_PINNER_H_
 #define CARIAMA_DTUTILS_REGISTRATION_PINNER_H_
 
@@ -26,10 +26,10 @@ namespace cariama {
 class CARIAMA_DTUTILS_EXPORT Pinner {
  public:
   virtual ~Pinner() = default;
-  // Registers [address, address + bytes). Destroying the region ends the registration; it keeps
-  // what it needs of the pinner. Blocks for the duration of the system call. Errors:
-  // RESOURCE_EXHAUSTED (the text names the limit and the value needed), INVALID_ARGUMENT (part of
-  // the range is not mapped).
+  // Registers [address, address + bytes). Destroying the region ends the registration. The region
+  // keeps alive the state of the pinner that it needs, so it may outlive the pinner. Blocks for the
+  // duration of the system call. Errors: RESOURCE_EXHAUSTED (the text names the limit and the value
+  // needed), INVALID_ARGUMENT (part of the range is not mapped).
   [[nodiscard]] virtual absl::StatusOr<std::shared_ptr<MemoryRegion>> pin(std::byte* address,
                                                                           size_t bytes) = 0;
 };
@@ -37,9 +37,9 @@ class CARIAMA_DTUTILS_EXPORT Pinner {
 // Registers with a protection domain: ibv_reg_mr on verbs, the table of regions on shm.
 class CARIAMA_DTUTILS_EXPORT DomainPinner final : public Pinner {
  public:
-  // `read_only_access`: if registering with `access` fails because of the memory, as for read-only
-  // memory with a right to write, pin() registers with these rights instead. MemoryRegion::access()
-  // tells which.
+  // `read_only_access`: if the memory does not permit a registration with `access` (read-only
+  // memory with a right to write), pin() registers with these rights instead.
+  // MemoryRegion::access() returns the rights of the registration.
   DomainPinner(std::shared_ptr<ProtectionDomain> domain, Access access,
                std::optional<Access> read_only_access = std::nullopt);
   [[nodiscard]] absl::StatusOr<std::shared_ptr<MemoryRegion>> pin(std::byte* address,
@@ -52,8 +52,8 @@ class CARIAMA_DTUTILS_EXPORT DomainPinner final : public Pinner {
 };
 
 // Pins anonymous, memfd and hugetlb memory through io_uring. The kernel refuses memory that is
-// read-only or backed by a file on disk: such memory is accounted for by the cache, but not pinned,
-// and accounted_only() of its region is true.
+// read-only or backed by a file on disk. The cache accounts for such memory, but no page of it is
+// pinned, and accounted_only() of its region returns true.
 class CARIAMA_DTUTILS_EXPORT IoUringPinner final : public Pinner {
  public:
   class State;

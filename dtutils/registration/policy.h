@@ -5,8 +5,8 @@
 // | name            | after the last use                 | registers                         |
 // |-----------------|------------------------------------|-----------------------------------|
 // | leave-pinned    | stays registered for ever          | at the first use                  |
-// | on-demand       | deregistered at once               | at each use                       |
-// | pipeline        | deregistered at once               | at each use, in pieces of 1 MiB   |
+// | on-demand       | deregistered immediately               | at each use                       |
+// | pipeline        | deregistered immediately               | at each use, in pieces of 1 MiB   |
 // | pipeline-pinned | stays registered                   | in pieces of 1 MiB                |
 // | lru             | stays registered within the budget | at the first use                  |
 // | oracle-0, oracle-1ms, oracle-10ms | stays if the next use is that near | at a use        |
@@ -14,8 +14,8 @@
 //
 // The oracles know the future and serve the replay of traces only; helper_thread.h describes the
 // helper.
-// Every policy obeys the budget of the cache. When it is full, "leave-pinned" fails, and the others
-// end idle registrations, least recently used first.
+// Every policy obeys the budget of the cache. When the budget is full, acquire() fails with
+// "leave-pinned"; the other policies end idle registrations, least recently used first.
 #ifndef CARIAMA_DTUTILS_REGISTRATION_POLICY_H_
 #define CARIAMA_DTUTILS_REGISTRATION_POLICY_H_
 
@@ -31,15 +31,16 @@
 
 namespace cariama {
 
-// Names a range that a cache knows, registered or not. Never given to another range.
+// Names a range that a cache knows, registered or not. A name is never used again for another
+// range.
 struct RegionName {
   uint64_t value = 0;
   friend bool operator==(RegionName, RegionName) = default;
 };
 
-// The return addresses of the calls that led to a use, innermost first. Those of a program that is
-// compiled with -fno-omit-frame-pointer are complete; else only the first is reliable, and the rest
-// of the array is 0.
+// The return addresses of the calls that led to a use, innermost first. Complete in a program that
+// is compiled with -fno-omit-frame-pointer. In other programs only the first address is reliable,
+// and the rest of the array is 0.
 using CallStack = std::array<uintptr_t, 8>;
 
 // Stores the return address of the function whose __builtin_frame_address(0) is `frame`, and those
@@ -57,7 +58,7 @@ struct RegionUse {
   CallStack stack{};             // if the policy records_uses()
 };
 
-// What a policy may do to the regions of its cache. Thread-safe.
+// The interface by which a policy changes the registrations of its cache. Thread-safe.
 class CARIAMA_DTUTILS_EXPORT RegionControl {
  public:
   virtual ~RegionControl() = default;
@@ -67,31 +68,32 @@ class CARIAMA_DTUTILS_EXPORT RegionControl {
   virtual bool register_ahead(RegionName region) = 0;
   // Deregisters a region. Returns false if it is in use or not registered.
   virtual bool deregister_idle(RegionName region) = 0;
-  // Bytes that are registered now, and the budget.
+  // Return the bytes that are registered now, and the budget in bytes.
   [[nodiscard]] virtual uint64_t registered_bytes() const = 0;
   [[nodiscard]] virtual uint64_t max_bytes() const = 0;
   [[nodiscard]] virtual int64_t now() const = 0;  // the cache's clock, in ns
 };
 
-// Decides about the registrations of one cache at a time. Its functions may be called by several
-// threads at once.
+// Decides how long the registrations of one cache stay after their uses. Several threads may call
+// the functions of a policy at the same time.
 class CARIAMA_DTUTILS_EXPORT RegistrationPolicy {
  public:
   virtual ~RegistrationPolicy() = default;
   [[nodiscard]] virtual std::string_view name() const = 0;
 
-  // Called once, before the first use, and with nullptr before the cache is destroyed.
+  // Called before the first use with the control of the cache, and with nullptr before the cache is
+  // destroyed.
   virtual void attach(RegionControl* /*control*/) {}
 
   // Returns true if the cache is to measure the time and the call stack of each use.
   [[nodiscard]] virtual bool records_uses() const { return false; }
 
-  // A use has ended, which makes the region idle unless another use goes on. Runs in the
-  // application's thread. Returns true if an idle region stays registered. Must not block.
+  // Called when a use has ended, in the application's thread. The region is idle then, unless
+  // another use is in progress. Returns true if an idle region stays registered. Must not block.
   [[nodiscard]] virtual bool ended(const RegionUse& use) = 0;
 
-  // The memory was unmapped or forgotten; the name will not be used again. Called with a lock of
-  // the cache held: must not call RegionControl.
+  // Called when the memory was unmapped or forgotten; the name is not used again. The caller holds
+  // a lock of the cache, so the policy must not call RegionControl.
   virtual void forgotten(RegionName /*region*/) {}
 
   // Returns true if idle registrations are ended when a budget or a limit of the system is met.
@@ -101,7 +103,8 @@ class CARIAMA_DTUTILS_EXPORT RegistrationPolicy {
   // whole. A message that is not longer than a piece is registered whole.
   [[nodiscard]] virtual size_t piece_bytes(size_t /*message_bytes*/) const { return 0; }
 
-  // Called by the cache. take() returns false if another cache uses the policy.
+  // Called by the cache. take() reserves the policy for this cache, and returns false if another
+  // cache uses it. give_back() ends the reservation.
   [[nodiscard]] bool take() { return !taken_.exchange(true, std::memory_order_acq_rel); }
   void give_back() { taken_.store(false, std::memory_order_release); }
 

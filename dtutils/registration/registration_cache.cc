@@ -140,8 +140,8 @@ RegistrationCache::RegistrationCache(std::shared_ptr<Pinner> pinner, Registratio
 RegistrationCache::~RegistrationCache() {
   if (fork_page_ == nullptr) return;
   if (!internal::in_registering_process(fork_page_)) {
-    // The registrations belong to the parent, whose kernel objects this process shares. The policy
-    // has a thread that does not exist here.
+    // The registrations belong to the parent, whose kernel objects this process shares. The thread
+    // of the policy does not exist in this process.
     const auto leak = [](auto owner) {
       using Owner = decltype(owner);
       static_cast<void>(std::make_unique<Owner>(std::move(owner)).release());
@@ -315,14 +315,15 @@ void RegistrationCache::sweep(Lock& lock) {
   }
   for (const auto& [entry, version] : changed) detach(*entry);
   statistics_.invalidations += changed.size();
-  // All are doomed now, so look-ups without the lock may go on.
+  // All entries whose memory has changed are doomed now, so threads may look up entries without the
+  // lock.
   seen_sequence_.store(sequence, std::memory_order_release);
   for (const auto& [entry, version] : changed) finish_detached(lock, *entry, version);
 }
 
-// Returns a registered entry that contains the range; or, with `known`, the longest known entry
-// that does and is at most kMostSlack times as long: messages of several lengths from one buffer
-// are then one region, which a policy can learn.
+// Returns a registered entry that contains the range. With `known`, returns the longest known entry
+// that contains the range and is at most kMostSlack times as long. So messages of several lengths
+// from one buffer are one region, whose uses a policy can predict.
 RegistrationCache::Entry* RegistrationCache::find(uintptr_t start, uintptr_t end,
                                                   bool known) const {
   Entry* longest = nullptr;
@@ -440,7 +441,8 @@ absl::Status RegistrationCache::pin(Lock& lock, Entry& entry, uint32_t uses) {
     // Release: pairs with the acquire in hold(). No other thread changes a busy entry's word
     // without the lock.
     entry.word.store(((word & ~kBusy) | kRegistered) + uses, std::memory_order_release);
-    // A range that was forgotten meanwhile and that nothing uses.
+    // If the range was forgotten meanwhile and has no use, no later call would end its
+    // registration.
     if (uses == 0) finish_if_doomed(lock, entry);
   } else {
     const uint64_t version = entry.version();
@@ -459,8 +461,8 @@ void RegistrationCache::finish_if_doomed(Lock& lock, Entry& entry) {
   if ((word & kDoomed) != 0) finish_detached(lock, entry, version_of(word));
 }
 
-// Returns false if no other thread will make room. Else waits for one that deregisters or, if the
-// memory is about to be used, for one that registers ahead: what it registers can be evicted.
+// Waits for a thread that deregisters or, if the memory is about to be used, for one that registers
+// ahead: its registration can be evicted. Returns false if there is no such thread.
 bool RegistrationCache::await_room(Lock& lock, uint32_t uses) {
   if (unpinning_ == 0 && (uses == 0 || pinning_ahead_ == 0)) return false;
   changed_.wait(lock);

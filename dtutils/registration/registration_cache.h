@@ -7,26 +7,26 @@
 //     ... transfer with memory->region().local_key() ...
 //   }  // the use ends: the policy decides whether the memory stays registered
 //
-// acquire() finds a registration that contains the range, or makes one of its whole pages (or of a
-// range of at most 8 times its length that contains it and was registered before). A new range
-// replaces the idle ranges that it contains, if it is at most 8 times as long: messages of several
-// lengths from one buffer share one registration. The memory stays registered while the
-// Registration exists.
+// acquire() returns a use of a registration that contains the range. If there is none, it registers
+// a known range that contains the range and is at most 8 times as long, else the whole pages of the
+// range. A new range replaces each idle range that it contains, unless the new range is more than 8
+// times as long. So messages of several lengths from one buffer share one registration. Memory
+// stays registered while a Registration of it is valid.
 //
 // The budgets are hard. When they are full, idle registrations are ended, least recently used
 // first, unless the policy is leave-pinned; if that does not suffice, acquire() fails.
 //
 // Invalidation. A registration names pages, not addresses, so after munmap and mmap at the same
-// address it would read and write pages that the program no longer sees. The cache learns through
-// userfaultfd that memory was unmapped (also in part), moved (mremap), mapped anew or discarded
+// address it would read and write pages that the program no longer sees. By userfaultfd the cache
+// detects that memory was unmapped (also in part), moved (mremap), mapped again or discarded
 // (madvise DONTNEED, FREE, REMOVE), and never uses that registration again: an acquire() that
-// starts after the call has returned registers anew. Not noticed, because the kernel raises no
-// event: shmdt(2), and fallocate(2) with FALLOC_FL_PUNCH_HOLE on a memfd; call forget() first.
+// starts after the call has returned makes a new registration. The kernel raises no event for
+// shmdt(2), and for fallocate(2) with FALLOC_FL_PUNCH_HOLE on a memfd: call forget() before them.
 // Memory that cannot be watched (backed by a file on disk, or where the system refuses userfaultfd)
-// is registered at each use and never stays registered; a diagnostic says so once.
+// is registered at each use and never stays registered; one diagnostic message reports this.
 //
 // Fork. A child must not use the cache of its parent: acquire() returns FAILED_PRECONDITION, and
-// the destructor leaves the parent's registrations alone. A child may create caches of its own.
+// the destructor does not change the parent's registrations. A child may create its own caches.
 //
 // CARIAMA_TRACE_REGISTRATION=FILE writes one line for each use into a new file, for
 // bench_registration --trace (docs/registration.md, "Recording a trace").
@@ -67,7 +67,7 @@ class RegistrationTrace;
 class RegistrationCache;
 
 enum class Invalidation : uint8_t {
-  // userfaultfd; where it is refused, no registration outlives its use.
+  // By userfaultfd. If the system refuses userfaultfd, no registration outlives its use.
   kAutomatic,
   // The program calls forget() before it unmaps, discards or moves memory that it has transferred.
   // A program that does not gets wrong data.
@@ -80,19 +80,20 @@ enum class Invalidation : uint8_t {
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT int64_t registration_clock();
 
 struct RegistrationOptions {
-  // The most bytes that are registered at a time, in whole pages. 0: 80 % of RLIMIT_MEMLOCK if that
-  // is set, else a quarter of the machine's memory.
+  // The largest number of bytes that are registered at a time, in whole pages. 0: 80 % of
+  // RLIMIT_MEMLOCK if that limit is set, else a quarter of the machine's memory.
   uint64_t max_bytes = 0;
-  // The most regions that are registered at a time. Adapters and vm.max_map_count (65530) fail at
-  // some tens of thousands.
+  // The largest number of regions that are registered at a time. Adapters, and the default of
+  // vm.max_map_count (65530), permit some tens of thousands.
   size_t max_regions = 4096;
-  // Ranges that the cache remembers in addition, so that a policy can register them ahead.
+  // The number of ranges that the cache remembers although they are not registered, so that a
+  // policy can register them ahead.
   size_t max_idle_ranges = 4096;
   Invalidation invalidation = Invalidation::kAutomatic;
   std::shared_ptr<RegistrationPolicy> policy{};  // default: lru
   int64_t (*clock)() = registration_clock;       // ns; simulations replace it
-  // Called after each change of the registered bytes with (time in ns, bytes), for plots. Called
-  // with a lock held: must not call the cache.
+  // Called after each change of the registered bytes with (time in ns, bytes), for plots. The
+  // caller holds a lock, so the function must not call the cache.
   std::function<void(int64_t, uint64_t)> on_change{};
 };
 
@@ -110,13 +111,14 @@ struct RegistrationStatistics {
   double byte_seconds = 0;  // integral of registered_bytes
 };
 
-// What a policy may know about a use beside its time.
+// Facts about a use that the caller passes to the policy, beside its time.
 struct UseContext {
-  // The call stack, if the caller has a better one than a walk over the stack would give (a
-  // replay).
+  // The call stack of the use, for a replay. nullptr: acquire() walks over the stack of the calling
+  // thread.
   const CallStack* stack = nullptr;
   int64_t next_use = INT64_MAX;  // RegionUse::next_use
-  // The registration ends with this use if no other use goes on, and no policy learns from the use.
+  // If true, the registration ends with this use, unless another use is in progress, and the policy
+  // does not learn from the use.
   bool transient = false;
 };
 
@@ -129,12 +131,12 @@ class CARIAMA_DTUTILS_EXPORT Registration {
   Registration& operator=(Registration&& other) noexcept;
   ~Registration() { release(); }
 
-  // The keys of the pages that contain the range. Requires: valid().
+  // Returns the registration of the pages that contain the range. Requires: valid().
   [[nodiscard]] const MemoryRegion& region() const { return *region_; }
   [[nodiscard]] bool valid() const { return cache_ != nullptr; }
-  // Returns true if acquire() found the memory registered.
+  // Returns true if the memory was registered when acquire() was called.
   [[nodiscard]] bool was_hit() const { return hit_; }
-  // Ends the use now. May deregister, as the policy decides.
+  // Ends the use now. The policy decides whether the memory is deregistered.
   void release();
 
  private:
@@ -183,7 +185,7 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   [[nodiscard]] RegistrationStatistics statistics() const;
   [[nodiscard]] RegistrationPolicy& policy() const { return *options_.policy; }
   [[nodiscard]] const RegistrationOptions& options() const { return options_; }
-  // Returns true if the cache notices that memory is unmapped.
+  // Returns true if the cache detects that memory is unmapped.
   [[nodiscard]] bool watches() const { return monitor_ != nullptr; }
 
  private:
@@ -234,7 +236,8 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   bool stays_ = true;                             // registrations may outlive their use
   bool records_uses_ = false;
   std::atomic<uint64_t> seen_sequence_{0};
-  // Entries by the hash of an address: found without a lock. An entry may be any; hold() checks it.
+  // Entries by the hash of an address, which acquire() reads without a lock. A slot may name an
+  // entry of another range; hold() checks this.
   mutable std::array<std::atomic<Entry*>, 512> hints_{};
 
   mutable std::mutex mutex_;
@@ -253,8 +256,8 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
 
 // Registers a long message in pieces, at most two at a time: the piece in transfer and the next
 // one. Pieces of 1 MiB hold at most 2 MiB and 8 KiB of a message: a piece that does not begin at a
-// page takes one page more. If a helper registers memory ahead, it does so for the first two pieces
-// only; the others are registered during the transfer of the piece before.
+// page takes one page more. A helper registers only the first two pieces ahead; the others are
+// registered during the transfer of the piece before.
 //
 //   ChunkedRegistration pieces(cache, data, bytes, size_t{1} << 20);
 //   while (!pieces.done()) {

@@ -6,8 +6,8 @@
 //   transmitter->wait(done, deadline);
 //   lent->reset();                                // after the transfer has completed
 //
-// Transmitter (TransmitOptions::user_memory) and the calls of dsfabric lend through this class, so
-// a program has one cache of registrations for each protection domain and no other.
+// Transmitter (TransmitOptions::user_memory) and the calls of dsfabric lend through this class. So
+// a program has one registration cache for each protection domain.
 //
 // Memory of up to bounce_bytes is copied through registered memory ("bounced"), because copying it
 // costs less than looking it up and recording the use. Longer memory goes through the
@@ -49,15 +49,15 @@ class CARIAMA_DTUTILS_EXPORT LentMemory {
   LentMemory(const LentMemory&) = delete;
   LentMemory& operator=(const LentMemory&) = delete;
 
-  // Registered memory as long as the user's: the user's own memory, or the copy. The destructor
-  // requires that the transfers from and to the user's own memory have completed; transfers of a
-  // copy that were posted through this handle may be in flight.
+  // Returns registered memory of the same length as the user's memory: the user's memory itself, or
+  // the copy. The destructor requires that the transfers from and to the user's own memory have
+  // completed; transfers of a copy that were posted through this handle may be in flight.
   [[nodiscard]] RDMAMemory& memory() { return memory_; }
   [[nodiscard]] bool bounced() const { return !range_.has_value(); }
   // Returns true if the memory was bounced, or was registered before.
   [[nodiscard]] bool was_hit() const { return bounced() || registration_.was_hit(); }
-  // Copies what the device has written to the user's memory, if that was bounced. Requires:
-  // lend_target() made this object, and the transfer has completed.
+  // If the memory was bounced, copies the bytes that the device has written to the user's memory.
+  // Requires: lend_target() made this object, and the transfer has completed.
   void copy_back();
 
  private:
@@ -80,10 +80,10 @@ class CARIAMA_DTUTILS_EXPORT UserMemory {
   UserMemory(const UserMemory&) = delete;
   UserMemory& operator=(const UserMemory&) = delete;
 
-  // Lends memory that the device reads: `source` may be read-only, and is copied at once if it is
-  // bounced. Blocks for the system call if the memory is not registered. `piece`: the number of
-  // this piece within its transfer, see piece_bytes(). Errors: those of GeneralAllocator::allocate,
-  // RegistrationCache::create and RegistrationCache::acquire.
+  // Lends memory that the device reads. `source` may be read-only. If it is bounced, its bytes are
+  // copied before the function returns. Blocks for the system call if the memory is not registered.
+  // `piece`: the number of this piece within its transfer, see piece_bytes(). Errors: those of
+  // GeneralAllocator::allocate, RegistrationCache::create and RegistrationCache::acquire.
   [[nodiscard]] absl::StatusOr<std::unique_ptr<LentMemory>> lend_source(
       std::span<const std::byte> source, size_t piece = 0);
   // Lends memory that the device writes. Errors: those of lend_source(), and INVALID_ARGUMENT (the

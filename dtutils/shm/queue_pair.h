@@ -151,9 +151,9 @@ class ShmQueuePair final : public QueuePair, public ReceiveSource {
   uint32_t peer_domain_ = 0;
   ShmCompletionQueue* send_queue_ = nullptr;
   CompletionAccount* account_ = nullptr;
-  // The status word (ready, this generation) while one-sided operations may be executed at once.
-  // All ones otherwise (not connected, or operations are deferred and later ones must stay behind
-  // them).
+  // The status word (ready, this generation) while one-sided operations may be executed
+  // immediately. All ones otherwise (not connected, or operations are deferred and later ones must
+  // stay behind them).
   std::atomic<uint64_t> expected_{~uint64_t{0}};
 
   // Set at creation.

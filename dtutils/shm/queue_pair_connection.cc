@@ -58,8 +58,8 @@ absl::StatusOr<std::unique_ptr<QueuePair>> ShmQueuePair::create(
   const uint32_t ring_entries = std::bit_ceil(receives->depth());
   ControlBlock ring(device->control(), ring_entries * sizeof(ReceiveRingEntry));
   if (!ring.valid()) return exhausted("create_queue_pair: the control segment is full");
-  // Up to the place, an error or exception leaves a queue pair without a device, which has nothing
-  // to undo. All allocations come before.
+  // Until take_place() has succeeded, the queue pair has no device, so an error or exception has
+  // nothing to undo. Therefore all allocations come before that call.
   auto account = std::make_unique<CompletionAccount>();
   auto receive_account = std::make_unique<CompletionAccount>();
   std::unique_ptr<ShmQueuePair> result(new ShmQueuePair);

@@ -86,7 +86,7 @@ void PeerWatch::run(Group& group) {
   bool has_waitv = true;
   for (;;) {
     // Loaded before `stop`. The destructor sets `stop` before it changes `changes`, so if this
-    // thread misses `stop`, its wait on the old value of `changes` returns at once.
+    // thread misses `stop`, its wait on the old value of `changes` returns immediately.
     const uint32_t changes = group.changes.load();
     if (group.stop.load()) return;
     std::vector<std::shared_ptr<Link>> links;

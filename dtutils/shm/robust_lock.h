@@ -1,4 +1,4 @@
-// Detects the death of another process at once, independent of the amount of its memory.
+// Detects the death of another process immediately, independent of the amount of its memory.
 //
 // The service thread of every device holds a robust futex in the control segment for its whole life
 // (the kernel ABI behind robust mutexes: Documentation/locking/robust-futex-ABI). When the thread

@@ -21,11 +21,11 @@ constexpr int kProgressPeriodMs = 1;
 // If a peer does not read (it is stopped), its oldest announcements are dropped; it asks for a
 // region that it misses.
 constexpr size_t kMaxBacklog = 4096;
-// The largest number of messages served at once for one peer, so that a peer that sends
-// continuously does not delay other peers.
+// The largest number of messages that the thread serves for one peer before it turns to the other
+// peers, so that a peer that sends continuously does not delay them.
 constexpr int kMessagesOfClientAtOnce = 64;
-// The largest number of connections accepted at once: a flood of connections must not keep the
-// thread from its peers. epoll_wait() reports the listener again.
+// The largest number of connections that the thread accepts before it serves its peers: a flood of
+// connections must not delay the peers. epoll_wait() reports the listener again.
 constexpr int kPeersAcceptedAtOnce = 64;
 
 }  // namespace

@@ -20,7 +20,7 @@ struct Address {
   uint32_t first_sequence = 0;   // 24 bits: packet sequence number of this end's first request
   uint32_t mtu = 0;              // bytes: 256, 512, 1024, 2048 or 4096
   uint32_t initiated_reads = 0;  // READs and atomics that this end can have in flight, 0 to 255
-  // READs and atomics of the peer that this end can serve at once, 0 to 255.
+  // READs and atomics of the peer that this end can serve at the same time, 0 to 255.
   uint32_t served_reads = 0;
   uint64_t max_message = 0;  // bytes
   bool atomics = false;      // this end serves atomics

@@ -14,7 +14,7 @@
 namespace cariama::verbs {
 namespace {
 
-// Acknowledging takes a mutex inside libibverbs, so it is done for many events at once
+// Acknowledging takes a mutex inside libibverbs, so one call acknowledges many events
 // (ibv_get_cq_event(3)).
 constexpr uint32_t kAcknowledgeAt = 64;
 

@@ -38,9 +38,9 @@ class VerbsCompletionQueue final : public CompletionQueue {
   [[nodiscard]] ibv_cq* handle() const { return handle_.get(); }
 
   // Makes room for the completions of one more source (a send queue, a receive queue or a shared
-  // receive queue) that can have `entries` of them at once. This prevents an overrun, which would
-  // lose completions, and on most devices break the queue for all its users. A source that is
-  // reserved several times is counted once. Error: RESOURCE_EXHAUSTED.
+  // receive queue) that can have `entries` of them at the same time. This prevents an overrun,
+  // which would lose completions, and on most devices break the queue for all its users. A source
+  // that is reserved several times is counted once. Error: RESOURCE_EXHAUSTED.
   [[nodiscard]] absl::Status reserve(const void* source, uint32_t entries);
   void release(const void* source);
 

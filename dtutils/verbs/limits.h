@@ -6,9 +6,9 @@
 
 namespace cariama::verbs {
 
-// The largest number of requests and of segments that are given to the card at once. The chain for
-// the driver is built on the stack (6 KiB), and with 32 requests the cost of the card's doorbell
-// per request is negligible.
+// The largest number of requests and of segments that one call gives to the card. The chain for the
+// driver is built on the stack (6 KiB), and with 32 requests the cost of the card's doorbell per
+// request is negligible.
 inline constexpr uint32_t kBatchRequests = 32;
 inline constexpr uint32_t kBatchSegments = 64;
 // Equal to kBatchSegments, so that any single request fits into a batch.

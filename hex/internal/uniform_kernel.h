@@ -9,8 +9,8 @@
 // Filling: the empty cells, numbered 0 .. e-1, are packed into dense vectors ("packed rows"), so
 // that the work decreases with e. First each cell gets a random bit. Then, on the side with too
 // many stones, uniformly chosen stones change their colour until the number is right (repair). By
-// symmetry, all sets of the right size then have the same probability, whatever the number was
-// before. This holds, too, if boards with a surplus above a limit are drawn again, which avoids
+// symmetry, all sets of the right size then have the same probability, for every number before the
+// repair. This holds, too, if boards with a surplus above a limit are drawn again, which avoids
 // most of the slow repairs.
 #ifndef CARIAMA_HEX_INTERNAL_UNIFORM_KERNEL_H_
 #define CARIAMA_HEX_INTERNAL_UNIFORM_KERNEL_H_

@@ -128,8 +128,8 @@ void SearchQueue::run_turn(Search& search, const std::atomic<bool>& stop) {
     };
     const SearchReport report =
         engine_.search(order.board, {limit, 0}, interrupt_, live, options_.interval);
-    // The engine has reached a limit of its tree, and would reach it again. A slice that took its
-    // time without an iteration is different: the machine was busy.
+    // The engine has reached a limit of its tree, and would reach it again. A slice that used its
+    // time without an iteration is no such case: the machine was busy.
     const bool full = report.iterations == 0 && report.seconds < limit / 2;
     {
       const std::lock_guard lock(mutex_);

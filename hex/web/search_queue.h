@@ -13,7 +13,8 @@
 // A search without a time limit is an analysis: it ends when it is cancelled or when the outcome is
 // proved. If another search waits, an analysis runs for a turn of SearchQueueOptions::turn seconds
 // and then goes to the end of the queue. A search with a time limit is not interrupted. The engine
-// has one tree: an analysis of another position begins anew at its next turn.
+// has one tree. So if the search of another position ran in between, an analysis starts with an
+// empty tree at its next turn.
 //
 // The queue divides each search into slices, because the engine reports the statistics of its
 // processes at the end of a search. The engine keeps its tree between the slices.
@@ -87,15 +88,15 @@ class SearchQueue {
   // Ends the search. The engine stops within 50 ms. Idempotent.
   void cancel(Search& search);
 
-  // Runs the searches in the calling thread until `stop` is set, which it notices within a slice.
+  // Runs the searches in the calling thread until `stop` is set. It checks `stop` after each slice.
   // A signal handler may set it. All searches have ended when run() returns, and searches that are
-  // submitted later end at once.
+  // submitted later end immediately.
   void run(const std::atomic<bool>& stop);
 
  private:
   void run_turn(Search& search, const std::atomic<bool>& stop);
-  // Replaces the report. A line that has become shorter keeps its old continuation: the engine
-  // learns lines through other processes anew in each slice.
+  // Replaces the report. If a line has become shorter, its old continuation is preserved, because
+  // in each slice the engine receives the parts of lines that other processes own again.
   void publish(Search& search, SearchReport report);
   // Ends the search, with the engine's move if the order asks for one.
   void end(Search& search);

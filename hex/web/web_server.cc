@@ -34,10 +34,11 @@ constexpr size_t kWebThreads = 40;
 constexpr size_t kMaxBody = size_t{1} << 20;
 constexpr double kMaxSearchSeconds = 600;
 constexpr int kRequestSeconds = 5;  // a client must send its request within this time
-// A client that disappears is noticed after this time.
+// The server detects a client that has disappeared after this time.
 constexpr std::chrono::milliseconds kHeartbeat{100};
 
-// Everything comes from this server, no other page may show it in a frame, and nothing is stored.
+// The headers permit resources of this server only, forbid other pages to show the page in a frame,
+// and forbid caching.
 const httplib::Headers kHeaders = {
     {"Content-Security-Policy",
      "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "

@@ -11,8 +11,8 @@
 //                           choose=1: the last line contains the move that the engine would play.
 //
 // The server has no state of a game: each request contains its game. So tabs are independent of
-// each other, and a tab that disappears leaves nothing behind. The searches of all tabs share the
-// engine by turns (search_queue.h).
+// each other, and the server has no state of a tab that was closed. The searches of all tabs share
+// the engine by turns (search_queue.h).
 //
 // Refused: names of hosts other than those of is_accepted_host(), pages of other origins, bodies of
 // more than 1 MiB, compressed bodies and bodies without a length, and searches beyond the limit of

@@ -19,8 +19,8 @@ namespace cariama::hex {
 
 // Returns true if a server that listens at `address` accepts the value of the header Host, with or
 // without a port. It accepts "localhost" and addresses in digits, at a loopback address only
-// loopback addresses. It refuses all other names: with DNS rebinding, the owner of a foreign page
-// lets a name of his own lead to this machine.
+// loopback addresses. It refuses all other names, to prevent DNS rebinding, in which the owner of a
+// foreign page makes a name of the foreign domain resolve to this machine.
 [[nodiscard]] bool is_accepted_host(std::string_view host, const std::string& address);
 // Returns true if `origin`, the value of the header Origin, is that of a page of this server, which
 // the client calls `host`.

@@ -53,13 +53,13 @@ class ChannelLink {
   // Exchanges properties with the peer and returns the path. Must succeed once before obtain() is
   // called.
   [[nodiscard]] virtual std::optional<absl::StatusOr<Path>> open() = 0;
-  // Asks for one grant: the receiver's process allocates at least one and at most `count` more
-  // chunks and inserts them into the receiver's incoming memory map, in the returned order. The
-  // first grant is the receiver's ring at first. Later grants become members by the end markers
-  // that report them, so the caller must report chunks in the order of granting. The receiving
-  // thread itself is not involved. `count` has no meaning while a request is in flight. Errors:
-  // RESOURCE_EXHAUSTED (no memory for a single chunk), UNAVAILABLE. With these, nothing was
-  // inserted.
+  // Requests one grant: the receiver's process allocates at least one and at most `count` more
+  // chunks, and inserts them into the receiver's incoming memory map in the returned order. The
+  // receiver's ring begins with the chunks of the first grant. Later grants become members by the
+  // end markers that report them, so the caller must report chunks in the order of granting. The
+  // receiving thread itself is not involved. `count` has no meaning while a request is in flight.
+  // Errors: RESOURCE_EXHAUSTED (no memory for a single chunk), UNAVAILABLE. After an error no chunk
+  // was inserted.
   [[nodiscard]] virtual std::optional<absl::StatusOr<std::vector<Chunk>>> obtain(
       uint32_t count) = 0;
 
@@ -71,15 +71,16 @@ class ChannelLink {
   virtual void ring() = 0;
   // Returns OK, or the reason why the receiver cannot be reached any more.
   [[nodiscard]] virtual absl::Status status() const = 0;
-  // Returns true if the calling thread is running a call. It must not wait for peers then.
+  // Returns true if the calling thread is running a call, so that it must not wait for peers.
   [[nodiscard]] virtual bool inside_call() const = 0;
   // Blocks until the condition holds or the deadline has passed; runs incoming calls meanwhile.
-  // Returns whether the condition holds.
+  // Returns true if the condition holds.
   [[nodiscard]] virtual bool wait(const std::function<bool()>& condition, Deadline deadline) = 0;
   // Makes a helper thread call RingSender::drain() repeatedly until it returns true.
   virtual void drain_later() = 0;
-  // Returns a number of the channel that its receiver knows, too (ReceiverBackend::trace_stream()):
-  // with the offset of a publication it gives the id of its arrow in a trace.
+  // Returns the number of the channel in a trace, which its receiver knows too
+  // (ReceiverBackend::trace_stream()). This number and the offset of a publication determine the id
+  // of the publication's arrow.
   [[nodiscard]] virtual uint64_t trace_stream() const { return 0; }
   // Wakes threads that sleep until calls are transmitted. May resume coroutines of the calling
   // thread, which may send further calls: call it without a lock.

@@ -4,9 +4,9 @@
 // The receiver reads memory that a peer writes, and trusts none of it. It checks every length
 // against the chunk's end, every function id against the function table, and every count of
 // inserted chunks against the chunks that were really granted. A word that it reads again is
-// checked again. A malformed chunk ends this channel, with a reason, and affects nothing else: the
-// chunks of the channel go to no other channel, since its sender may still write to them. A call
-// with an unknown function or a malformed closure is only rejected.
+// checked again. A malformed chunk ends this channel, with a reason, and affects no other channel:
+// the chunks of the ended channel are not granted again, because its sender may still write to
+// them. A call with an unknown function or a malformed closure is only rejected.
 #ifndef CARIAMA_RIUTILS_INTERNAL_CHANNEL_RECEIVER_H_
 #define CARIAMA_RIUTILS_INTERNAL_CHANNEL_RECEIVER_H_
 
@@ -40,8 +40,9 @@ class ReceiverBackend {
   [[nodiscard]] virtual Taken take_chunks(uint32_t count, std::vector<std::byte*>& chunks) = 0;
   // Writes the number of consumed chunks (or kBroken) into the sender's ChannelControl.
   virtual void push(uint64_t consumed_chunks) = 0;
-  // Called after a call that requested an answer was run, and after any call that failed or will be
-  // answered later. `call.outcome` is its outcome; `notify` is nullptr if no answer was requested.
+  // Called when a call that requested an answer has run, and for every call that has failed or will
+  // be answered later. `call.outcome` is its outcome; `notify` is nullptr if no answer was
+  // requested.
   virtual void finished(const NotifyTarget* notify, const IncomingCall& call,
                         const std::string& result) = 0;
   // Called when the channel ends because the peer wrote malformed data.

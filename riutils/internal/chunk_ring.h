@@ -29,11 +29,12 @@
 //
 //   call, batch word with calls, or end marker | trailing word
 //
-// and its first word says where its trailing word is. Both are zero until the WRITE arrives: the
-// receiver clears a chunk once, before it grants it, and each publication after it has run it. The
-// first word is not zero when the first bytes of the WRITE have arrived, and the trailing word has
-// its value when all of them have. No publication writes a byte of another one, so WRITEs may
-// overtake each other; the receiver runs publications in the order of their places.
+// and its first word says where its trailing word is. Both words are zero until the WRITE arrives:
+// the receiver clears a chunk once, before it grants the chunk, and clears each publication after
+// it has run the publication. The first word is not zero when the first bytes of the WRITE have
+// arrived, and the trailing word has its value when all of them have. No publication writes a byte
+// of another one, so WRITEs may overtake each other; the receiver runs publications in the order of
+// their places.
 #ifndef CARIAMA_RIUTILS_INTERNAL_CHUNK_RING_H_
 #define CARIAMA_RIUTILS_INTERNAL_CHUNK_RING_H_
 
@@ -51,17 +52,17 @@
 
 namespace cariama::internal {
 
-// The start of each chunk: how far its receiver has consumed the channel, written by the receiver
-// alone. (The paper's chunk header also has the sender's offsets; here the words of the calls
-// contain all that the receiver needs.)
+// The start of each chunk: the receiver's progress in the channel. Only the receiver writes it.
+// (The paper's chunk header also has the sender's offsets; here the words of the calls contain all
+// that the receiver needs.)
 struct alignas(64) ChunkHeader {
-  // Number of chunks of the channel that were consumed when this chunk was; 0 before that.
-  // Consumption::kPull: the sender READs it.
+  // Number of chunks of the channel that were consumed when this chunk was consumed; 0 before that.
+  // Consumption::kPull: the sender READs this word.
   uint64_t chunks = 0;
 };
 static_assert(sizeof(ChunkHeader) == 64 && std::is_trivially_copyable_v<ChunkHeader>);
 
-// The header that ends a chunk.
+// The call header that marks the end of a chunk.
 struct EndMarker {
   static constexpr uint32_t kFunction = UINT32_MAX;  // no function has this id
   static constexpr uint8_t kShutdown = 1;            // the channel ends here
@@ -96,7 +97,7 @@ struct ChannelControl {
   // Arrival::kPolled and kTrailing: rung by the sender.
   RemoteDoorbell doorbell;
 
-  // Value of consumed_chunks after the receiver found malformed data and stopped reading.
+  // Value of consumed_chunks after the receiver has found malformed data and has stopped reading.
   static constexpr uint64_t kBroken = UINT64_MAX;
 };
 static_assert(sizeof(ChannelControl) == 128);
@@ -125,7 +126,7 @@ class ChunkRing {
   [[nodiscard]] const Chunk& next() const { return chunks_[(current_ + 1) % chunks_.size()]; }
   // Returns the number of chunks that were ended so far.
   [[nodiscard]] uint64_t ended() const { return ended_; }
-  // Returns the members in the order of the ring; the first one is any of them.
+  // Returns the members in the order of the ring, beginning with any member.
   [[nodiscard]] const std::vector<Chunk>& chunks() const { return chunks_; }
 
  private:

@@ -38,7 +38,7 @@ class MappedWriter final : public ChunkWriter {
     publish_word(at, word_of(marker));
     return notify();
   }
-  // The next publication finds the doorbell armed and takes the slow path.
+  // From now on a publication finds an armed doorbell, and takes the slow path.
   void peer_died() override {
     dead_.store(true, std::memory_order_relaxed);
     static_cast<void>(doorbell_.arm());
@@ -67,7 +67,7 @@ class MappedWriter final : public ChunkWriter {
   const std::string peer_;
 };
 
-// Common to the writers that build calls in an image of the chunk.
+// The base of the writers that build calls in an image of the chunk.
 class StagingWriter : public ChunkWriter {
  public:
   StagingWriter(ChannelLink& link, std::unique_ptr<CircularAllocator> staging)
@@ -114,7 +114,7 @@ class StagingWriter : public ChunkWriter {
   bool all_signaled_ = false;  // since no unit was free
 };
 
-// Common to the writers whose receiver polls its memory.
+// The base of the writers whose receiver polls its memory.
 class WakingWriter : public StagingWriter {
  public:
   WakingWriter(ChannelLink& link, const ChannelLink::Path& path,
@@ -158,8 +158,8 @@ class TrailingWriter final : public WakingWriter {
     std::memcpy(at + kWord, calls.memory->get_buffer() + calls.offset, calls.bytes);
     return publish(transmitter, at, at + kWord + calls.bytes, produced);
   }
-  // The offset `produced` does not count the trailing word of an end marker: the stream goes on in
-  // the next chunk.
+  // The offset `produced` does not count the trailing word of an end marker, because the stream
+  // continues in the next chunk.
   absl::Status end(Transmitter* transmitter, CallHeader marker, std::byte* at,
                    uint64_t produced) override {
     store_word(at, word_of(marker));

@@ -1,5 +1,5 @@
-// How a sender writes into the receiver's chunks: one implementation per arrival mode, chosen when
-// the channel is set up.
+// The writer of a channel: writes calls into the receiver's chunks. There is one implementation per
+// arrival mode, chosen when the channel is set up.
 //
 //   mapped    Calls are built in the receiver's chunk, which this process maps. Storing the
 //             publishing word (a call's header, or a batch word) with release order publishes them.
@@ -64,13 +64,13 @@ class ChunkWriter {
   // Returns the position of the next call after a publication that ended at `next`; may advance
   // base(). Requires the mutex.
   [[nodiscard]] virtual std::byte* resume(std::byte* next) { return next; }
-  // True if resume() returns its argument, so that it need not be called.
+  // Returns true if resume() always returns its argument, so that the caller need not call it.
   [[nodiscard]] virtual bool resumes_in_place() const { return true; }
-  // Called when the receiver's process has failed: the next publication reports that.
+  // Called when the receiver's process has failed, so that the next publication returns this error.
   virtual void peer_died() {}
 
-  // Number of bytes that a publication takes in the chunk besides its calls: in front of those of
-  // publish_copy(), and behind those of every publication.
+  // Return the number of bytes that a publication takes in the chunk besides its calls: in front of
+  // the calls of publish_copy(), and behind the calls of every publication.
   [[nodiscard]] ptrdiff_t copy_front() const { return copy_front_; }
   [[nodiscard]] ptrdiff_t tail() const { return tail_; }
   // Returns the address of the chunk's first byte; nullptr before the first begin(). For the image

@@ -218,7 +218,7 @@ bool FabricChannel::post_announcements() {
     const uint64_t part = std::min(words, kMostWords);
     const auto posted = post_call_event(fabric_, rank_, index_,
                                         number_ << kNumberShift | static_cast<uint32_t>(part));
-    if (!posted.ok()) return true;  // status() says so
+    if (!posted.ok()) return true;  // status() returns the error
     if (!*posted) {
       trace_instant("riutils", "defer: no credit for an event", "words", words);
       return false;

@@ -1,4 +1,4 @@
-// An outgoing channel of a fabric: the environment (ChannelLink) of its RingSender.
+// An outgoing channel of a fabric: the ChannelLink through which its RingSender uses the fabric.
 #ifndef CARIAMA_RIUTILS_INTERNAL_FABRIC_CHANNEL_H_
 #define CARIAMA_RIUTILS_INTERNAL_FABRIC_CHANNEL_H_
 
@@ -52,8 +52,8 @@ class FabricChannel final : public OutgoingChannel,
   [[nodiscard]] absl::StatusOr<RDMAMemory> allocate(size_t bytes) override;
   void free(RDMAMemory&& memory) override;
 
-  // Retries what could not be sent at once: deferred calls, announcements and wake-ups. Returns
-  // true if nothing is left. Blocks at most for a connection to the destination's process.
+  // Retries the deferred calls, announcements and wake-ups that could not be sent immediately.
+  // Returns true if all were sent. Blocks at most for a connection to the destination's process.
   bool send_pending(const std::function<Transmitter*()>& transmitter_of);
 
   [[nodiscard]] uint32_t index() const { return index_; }

@@ -153,14 +153,15 @@ ChunkReply IncomingCalls::grant(uint32_t rank, const ChunkRequest& request) {
     memory_ = *std::move(made);
   }
 
-  // A new channel also needs its words. Allocated first: the chunks may take all the memory.
+  // A new channel also needs its words. They are allocated first, because the chunks may take all
+  // the memory.
   RDMAMemory words;
   if (request.first != 0) {
     auto piece = memory_->allocate(kWords);
     if (!piece.ok()) return refusal(piece.status());
     words = *std::move(piece);
   }
-  // If there is memory for some of the chunks, grants these.
+  // If there is memory for some of the requested chunks only, grants these.
   std::vector<RDMAMemory> memory;
   while (memory.size() < request.count) {
     auto piece = memory_->allocate(request.chunk_bytes);

@@ -72,7 +72,8 @@ class IncomingCalls final : public CallSource {
   [[nodiscard]] ChunkReply grant(uint32_t rank, const ChunkRequest& request);
   // Arrival::kEvent: `words` more words have arrived in the channel `number` of process `rank`.
   void announced(uint32_t rank, uint32_t number, uint64_t words);
-  // Process `rank` has failed: the calls that it has published are run, then its chunks are freed.
+  // Called when process `rank` has failed. The worker's thread runs the calls that the process has
+  // published; then the chunks are freed.
   void peer_died(uint32_t rank);
   [[nodiscard]] uint64_t consumed_bytes(uint32_t rank);
   // Destroys the objects that refer to connections.

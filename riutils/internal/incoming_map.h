@@ -38,8 +38,9 @@ class IncomingMap {
   // Returns true if there are inserted values that the owner has not absorbed. Costs one load.
   [[nodiscard]] bool has_pending() const { return last_.load(std::memory_order_acquire) != first_; }
 
-  // Moves all inserted values into the owner's table and calls found(sender) for each. A node whose
-  // insert() is between its two steps, and all nodes behind it, remain for the next absorb().
+  // Moves all inserted values into the owner's table, and calls found(sender) for each value. Stops
+  // at a node whose insert() is between its two steps: that node and all nodes behind it remain for
+  // the next absorb().
   template <typename Found>
   void absorb(Found&& found) {
     for (;;) {

@@ -271,8 +271,8 @@ CallResult RingSender::publish_batch(std::byte* next) {
   return {};
 }
 
-// The usual case: the call joins the batch, which is then published. All other cases take
-// send_slowly().
+// Handles the usual case: the call joins the batch, which is then published. Calls send_slowly() in
+// all other cases.
 CallResult RingSender::batch_slowly(const OutgoingCallView& call, WhenNoRoom when) {
   std::byte* const at = position_;
   const auto total = static_cast<ptrdiff_t>(call.total());
@@ -343,7 +343,7 @@ CallResult RingSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when
     if (absl::Status refused = refusal(); !refused.ok()) return refused;
     const bool inside = link_.inside_call();
     // A sender that defers further calls also moves deferred calls into chunks. Otherwise the
-    // helper thread might never catch up with it.
+    // helper thread might never empty the backlog.
     if (!backlog_.empty() && when.defer && !inside && writer_ != nullptr &&
         drain_backlog(path_->transmitter) == Progress::kFailed) {
       return failure_;
@@ -352,7 +352,8 @@ CallResult RingSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when
     if (backlog_.empty()) {
       const Progress progress = make_room(lock, total);
       if (progress == Progress::kFailed) return failure_;
-      // The thread has sent other calls, or has shut the channel down, while it waited.
+      // While this thread waited, calls that it ran may have sent other calls or shut the channel
+      // down.
       if (!backlog_.empty() || progress == Progress::kTransfers) continue;
       if (progress == Progress::kDone) {
         const bool leaves = build(call, batch);

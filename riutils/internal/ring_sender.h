@@ -114,7 +114,7 @@ class RingSender final : public ChannelSender {
   // which frees the chunks when it has run all calls. Later calls return FAILED_PRECONDITION.
   // Errors: DEADLINE_EXCEEDED (the receiver did not make room in time; a helper thread continues,
   // and shutdown() may be called again), UNAVAILABLE. If the first chunks were requested and no
-  // call needs them, returns OK, and a helper thread returns them when they come.
+  // call needs them, returns OK; when they are granted, a helper thread ends the channel.
   [[nodiscard]] absl::Status shutdown(Deadline deadline);
   // Returns true if the peer does not access the channel's control memory any more: the receiver
   // has consumed everything after shutdown(), or the channel has failed or was never opened.
@@ -181,12 +181,12 @@ class RingSender final : public ChannelSender {
   }
   // Returns kDone if the chunk to be opened next is free, else kFull, kTransfers or kFailed.
   [[nodiscard]] Progress find_free_chunk(Transmitter* transmitter);
-  // Updates consumed_ by the receiver's count. Returns kDone, kTransfers or kFailed.
+  // Sets consumed_ from the receiver's count. Returns kDone, kTransfers or kFailed.
   [[nodiscard]] Progress count_consumed(Transmitter* transmitter, const ChannelLink::Chunk& next);
   // Ends the current chunk, if one is open, and opens the next one. Returns kDone if it is open.
   [[nodiscard]] Progress advance(Transmitter* transmitter);
-  // In the owner: advances unless the open chunk has room for `bytes`. Waits for transfers, so it
-  // does not return kTransfers.
+  // Called by the owner: advances unless the open chunk has room for `bytes`. Waits for transfers,
+  // so it does not return kTransfers.
   [[nodiscard]] Progress make_room(Lock& lock, uint64_t bytes);
   [[nodiscard]] absl::Status end_chunk(Transmitter* transmitter, uint8_t flags);
   [[nodiscard]] bool has_room(uint64_t bytes) const {
@@ -194,15 +194,15 @@ class RingSender final : public ChannelSender {
   }
 
   // ---- Requests for the path and for chunks. The window may be open.
-  // Sets wanted_: the first chunks, or twice the present number.
+  // Sets wanted_ to the number of the first chunks, or to twice the present number.
   void want_chunks();
   // Sends or continues the requests until wanted_ chunks are granted. Never waits for an answer.
-  // Returns true if they are granted, or if limit_ was lowered to the present number, false if an
-  // answer is outstanding. After an error nothing is wanted any more.
+  // Returns true if the chunks are granted, or if limit_ was lowered to the present number. Returns
+  // false if an answer is outstanding. After an error, wanted_ is the present number.
   [[nodiscard]] absl::StatusOr<bool> poll_requests(Lock& lock);
   [[nodiscard]] absl::Status take_path(const ChannelLink::Path& path);
   void take_grant(const std::vector<ChannelLink::Chunk>& grant);
-  // In the owner: requests chunks and waits for them, at most options_.timeout.
+  // Called by the owner: requests chunks and waits for them, at most options_.timeout.
   [[nodiscard]] absl::Status await_chunks(Lock& lock);
 
   // ---- Calls.
@@ -212,8 +212,8 @@ class RingSender final : public ChannelSender {
   [[nodiscard]] absl::Status flush_batch(Transmitter* transmitter, const char* cause);
   // Returns the name in a trace for a batch that has reached flush_age, or `cause`.
   [[nodiscard]] const char* cause_unless_old(const char* cause) const;
-  // In a trace: begins the arrow of the publication at `at`, or those of a run of deferred calls
-  // there, which the receiver runs one by one.
+  // While a trace is recorded: begins the arrow of the publication at `at`. For a run of deferred
+  // calls, begins one arrow per call, because the receiver runs them one by one.
   void begin_arrow(const std::byte* at) const;
   void begin_arrows(const Backlog::Run& run, const std::byte* at) const;
   [[nodiscard]] absl::Status defer(const OutgoingCallView& call, EventReceiver& transmitted);

@@ -169,7 +169,8 @@ RingSender::Progress RingSender::count_consumed(Transmitter* transmitter,
 }
 
 RingSender::Progress RingSender::find_free_chunk(Transmitter* transmitter) {
-  // The end marker of the open chunk makes a new chunk the next one.
+  // The end marker of the open chunk inserts an unreported chunk behind it, so that this chunk is
+  // the next one.
   if (chunk_open_ && !unreported_.empty()) return Progress::kDone;
   const uint64_t begun = ring_.ended() + (chunk_open_ ? 1 : 0);
   if (begun - consumed_ < ring_.size()) return Progress::kDone;

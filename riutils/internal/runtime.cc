@@ -171,8 +171,8 @@ void Runtime::help() {
   const auto stopping = [&] { return stopping_.load(std::memory_order_acquire); };
   bool more = false;
   while (!stopping()) {
-    // If channels are left over, the helper retries them after kPause; else it sleeps until it gets
-    // work.
+    // If some channels still have deferred calls, the helper retries them after kPause. Otherwise
+    // it sleeps until it gets work.
     const Deadline deadline = more ? deadline_after(kPause) : kForever;
     static_cast<void>(
         wait_until([&] { return stopping() || has_work_.load(std::memory_order_acquire); },
@@ -189,7 +189,7 @@ void Runtime::help_once() {
   helping_ = false;
 }
 
-// Retries the channels that have deferred calls. Returns true if some are left over.
+// Retries the channels that have deferred calls. Returns true if some still have deferred calls.
 bool Runtime::retry() {
   std::vector<uint32_t> dead;
   {
@@ -289,7 +289,7 @@ void Runtime::finalized() {
       if (auto channel = weak.lock(); channel != nullptr) leaving.push_back(std::move(channel));
     }
   }
-  // Without this, a mapped channel would continue to store calls that no thread polls for.
+  // Without close(), a mapped channel would continue to store calls that no thread polls for.
   for (const auto& channel : leaving) channel->sender().close(status());
 }
 

@@ -48,8 +48,9 @@ class Runtime final : public CallSourceRegistry {
   // Returns the Transmitter by which worker `index` sends to process `rank`. Only that worker's
   // thread may use it.
   [[nodiscard]] absl::StatusOr<Transmitter*> transmitter(uint32_t rank, uint32_t index);
-  // Returns the properties of process `rank`; requests them from it on first use, by `request`, and
-  // returns nullopt until they have come. May block for a connection, and then runs incoming calls.
+  // Returns the properties of process `rank`. On first use, requests them from that process by
+  // `request`, and returns nullopt until the answer has come. May block for a connection, and then
+  // runs incoming calls.
   [[nodiscard]] std::optional<absl::StatusOr<MeetReply>> meet_peer(
       uint32_t rank, std::unique_ptr<Question<MeetReply>>& request);
   // Returns the answer to a question and destroys the question; nullopt until it is answered.
@@ -76,12 +77,13 @@ class Runtime final : public CallSourceRegistry {
     return broadcast_routes_;
   }
   [[nodiscard]] uint64_t next_serial() { return next_serial_.fetch_add(1); }
-  // For simulations: the runtime starts no helper thread, which would act in real time. Instead the
-  // caller calls help_once(), by one thread at a time, again and again. Requires: no thread uses
-  // the runtime yet.
+  // For simulations, in which a helper thread would act in real time: makes the runtime start no
+  // helper thread. The caller calls help_once() repeatedly instead, in one thread at a time.
+  // Requires: no thread uses the runtime yet.
   void help_by_hand() { by_hand_ = true; }
-  // Does what a helper thread would do now: retries the deferred calls, and reports failed
-  // processes to the channels. Returns at once if the calling thread is already in this function.
+  // Does the work of the helper thread once: retries the deferred calls, and reports failed
+  // processes to the channels. Returns immediately if the calling thread is already in this
+  // function.
   CARIAMA_RIUTILS_EXPORT void help_once();
   // For tests: the next channel gets this serial number.
   void begin_serials_at(uint64_t serial) { next_serial_.store(serial); }

@@ -60,8 +60,8 @@ inline void with_manager(int processes, const ManagerOptions& options,
   body(**manager);
 }
 
-// How a job computes operations: both task models; a step waits for its look-ups, or many are in
-// flight.
+// The ways in which a job computes operations: both task models, each with steps that wait for
+// their look-ups and with many look-ups in flight.
 struct JobKind {
   TaskModel model;
   bool remote;

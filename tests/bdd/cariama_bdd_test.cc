@@ -187,14 +187,15 @@ TEST(CariamaBdd, AKilledProcessIsReportedAndTheSearchContinues) {
                                 " --strategy bfs --table 16 --cache 16 --checkpoint-every 0 "
                                 "--checkpoint " +
                                 folder + " -n 2";
-  // On a busy machine the search may end before the process is killed: then once more.
+  // On a busy machine the search may end before the process is killed. The loop then repeats it.
   int code = 0;
   for (int attempt = 0; attempt < 20 && code == 0; ++attempt) {
     std::filesystem::remove_all(folder);
     Running command(kProgram + arguments);
     ASSERT_TRUE(
         Running::eventually([&] { return std::filesystem::exists(folder + "/reach.checkpoint"); }));
-    // The processes of the job are the children of the program. A program that has ended has none.
+    // The processes of the job are the children of the program. A program that has ended has no
+    // children.
     std::string children;
     std::getline(std::ifstream("/proc/" + std::to_string(command.pid()) + "/task/" +
                                std::to_string(command.pid()) + "/children"),

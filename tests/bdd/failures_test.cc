@@ -182,7 +182,7 @@ class Folder {
   std::string path_;
 };
 
-// The process without an error returns that of the other one, with its text.
+// The process without an error returns the error of the other process, with its text.
 TEST(Agreement, AnErrorOfOneProcessIsThatOfAll) {
   const Folder folder;
   with_manager(1, small(), [&](Manager& manager) {
@@ -231,8 +231,8 @@ TEST(Agreement, CheckpointsThatOneProcessCannotReadOrWrite) {
   });
 }
 
-// Without unwinding past the end of the manager, the process would wait for the other one, which
-// waits for it. The test's watchdog would end that.
+// If the destructor of the manager waited after an exception, the two processes would wait for each
+// other. The test's watchdog would end that.
 TEST(Agreement, AnExceptionInOneProcessEndsIt) {
   const absl::Status ended = cariama::testing::try_process_job(
       2, {.on_failure = FailurePolicy::kAbort}, [](Fabric& fabric) {

@@ -303,8 +303,8 @@ TEST(Checkpoints, ContinueAfterALevel) {
   std::filesystem::remove_all(folder);
 }
 
-// Whether the time for a checkpoint has come is measured by each process. Only rank 1 measures here
-// that it has come, after the first level.
+// Each process measures whether a checkpoint is due. In this test, only rank 1 measures that it is
+// due, after the first level.
 TEST(Checkpoints, AreWrittenByAllProcessesOrNone) {
   const std::string folder = ::testing::TempDir() + "checkpoint" + std::to_string(getpid());
   std::filesystem::remove_all(folder);

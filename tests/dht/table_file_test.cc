@@ -1,5 +1,5 @@
-// Saved tables: a table comes back in a job of the same shape or of another one; damaged files give
-// errors that name them.
+// Saved tables: a job of the same shape, or of another shape, can load a table; the error of a
+// damaged file names the file.
 #include "dht/internal/table_file.h"
 
 #include <sys/stat.h>

@@ -1,4 +1,5 @@
-// Answer slots: a polling thread gets a result in a slot; otherwise the callee must send a message.
+// Result slots: if a thread polls the slot, the callee stores the result there; otherwise it must
+// send a message.
 #include "dsfabric/peers/answer_slots.h"
 
 #include <array>
@@ -127,8 +128,8 @@ TEST_F(AnswerSlotsTest, DataWrittenByThePeerIsValidated) {
   EXPECT_EQ(count, 1u);
 }
 
-// One thread answers while another starts and stops polling: each result arrives once, in the slot
-// or by `message`, which stands for a message here.
+// One thread answers while another starts and stops polling. Each result arrives once: in the slot,
+// or in `message`, which represents a message in this test.
 TEST_F(AnswerSlotsTest, NoResultIsLostBetweenPolls) {
   constexpr uint64_t kCalls = 50'000;
   std::atomic<uint64_t> handle{0};

@@ -36,12 +36,12 @@ using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::run_test_processes;
 
-// For waits that should succeed: only there so that a defect does not hang the test.
+// The timeout of waits that should succeed. It only prevents that a defect hangs the test.
 BootstrapOptions patient() { return {.kind = {}, .timeout = 60s}; }
 
 // A free port of 127.0.0.1. As long as this object exists, the kernel gives the port to no process
-// that asks for any port; a store may listen on it, because both sockets have SO_REUSEADDR. Until
-// then a connection to it is refused.
+// that asks for any port; a store may listen on it, because both sockets have SO_REUSEADDR. Until a
+// store listens, a connection to the port is refused.
 class FreePort {
  public:
   FreePort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
@@ -140,7 +140,7 @@ TEST_F(BootstrapTest, WithoutALauncherTheJobHasOneProcess) {
   EXPECT_EQ(job.put("key", "third").code(), absl::StatusCode::kFailedPrecondition);
 }
 
-// Each task would be a job of its own, and the whole step would succeed.
+// If they were accepted, each task would be a job of its own, and the whole step would succeed.
 TEST_F(BootstrapTest, SeveralTasksOfSrunWithoutPmixAreRefused) {
   set_environment({{"SLURM_STEP_NUM_TASKS", "2"}});
   const auto refused = make_bootstrap();
@@ -308,7 +308,7 @@ TEST_F(BootstrapTest, AShortSecretIsRefused) {
                        HasSubstr("openssl rand")));
 }
 
-// A child process, or a crash report with the environment, would have it.
+// Otherwise a child process, or a crash report with the environment, would contain the secret.
 TEST_F(BootstrapTest, AProcessThatHasJoinedRemovesTheSecretFromItsEnvironment) {
   run_job(2,
           [](Bootstrap& job) {

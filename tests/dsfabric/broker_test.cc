@@ -38,8 +38,6 @@ using internal::SocketAddress;
 using ::testing::HasSubstr;
 using testing::run_test_processes;
 
-// For waits that should succeed: only there so that a defect does not hang the test.
-
 // A job over the exchange of the test's processes.
 class TestBootstrap final : public Bootstrap {
  public:
@@ -201,8 +199,8 @@ TEST(Broker, ARequestEndsAtItsDeadlineAndTheBrokerServesTheNext) {
     auto broker = make_socket_broker(
         job,
         [&](int, std::string_view request) -> absl::StatusOr<std::string> {
-          // Blocks until the requester has given up. The handler is the only user of the exchange
-          // at this time.
+          // Blocks until the deadline of the requester has passed. The handler is the only user of
+          // the exchange at this time.
           if (request == "slow") static_cast<void>(exchange.get(0, "given up", soon()));
           if (request == "farewell") farewell = true;
           return "done";
@@ -268,7 +266,7 @@ TEST(Broker, AFloodOfAnotherUserDoesNotKeepPeersOut) {
     auto address = internal::decode_broker_address(job.heard[0]);
     ASSERT_TRUE(address.ok()) << address.status();
     ASSERT_EQ(setresuid(kNobody, kNobody, kNobody), 0);
-    // A connection of this user is closed before it can say anything.
+    // The broker closes a connection of this user before it sends anything.
     auto socket = internal::connect_to(address->local, "the broker", soon());
     ASSERT_TRUE(socket.ok()) << socket.status();
     char byte = 0;
@@ -339,8 +337,7 @@ TEST(Broker, ListensOnTcpOnlyIfConfigured) {
   });
 }
 
-// A process of "another host": it has no local socket in common with rank 0, and does not listen on
-// TCP.
+// A process of "another host", which shares no local socket with rank 0 and does not listen on TCP.
 TEST(Broker, AHostThatCannotBeReachedIsNamedWithTheRemedy) {
   run_test_processes(2, [](Exchange& exchange) {
     TestBootstrap job(exchange);

@@ -243,7 +243,7 @@ TEST(Buffers, TravelBesideTheClosure) {
   }
 }
 
-// ---- What was not written -----------------------------------------------------------------------
+// ---- Invalid bytes ------------------------------------------------------------------------------
 
 TEST(Malformed, CutClosuresAndArgumentsRunNothing) {
   runs = 0;

@@ -1,4 +1,4 @@
-// What the errors of send-based calls say: the destination, the limits, the exception.
+// The errors of send-based calls name the destination, the limits, the exception.
 #include <atomic>
 #include <span>
 #include <string>
@@ -87,7 +87,7 @@ TEST_P(CallErrors, AFutureThatIsLateNamesItsCall) {
   });
 }
 
-// What the loading of a result throws ends the call, whatever its type.
+// An exception of any type that the loading of a result throws ends the call.
 struct Unloadable {
   void save(ArgumentWriter& archive) const { archive(1); }
   void load(ArgumentReader&) { throw 5; }

@@ -183,11 +183,11 @@ TEST(CollectivesDeadline, NamesMissingParticipantsAndCanContinue) {
     Collectives all(fabric);
     must(all.barrier(soon()));
     if (fabric.rank() == kAbsent) {
-      // The others detect that it is absent while it does something else.
+      // The other processes detect that the absent process has not entered, while it waits here.
       EXPECT_TRUE(fabric.wait_polling([&] { return gave_up == kProcesses - 1; }, soon()));
     } else {
-      // A process that does not say soon where it is counts as missing, so on a busy machine the
-      // text may need several attempts, which continue the same operation.
+      // A process that does not answer soon counts as missing. So on a busy machine the text may
+      // need several attempts, which continue the same operation.
       absl::Status late;
       std::set<uint32_t> named;
       for (const Deadline end = soon();
@@ -492,7 +492,7 @@ TEST(CollectivesAfterFinalize, SayThatTheFabricWasFinalized) {
       EXPECT_TRUE(absl::IsUnavailable(status)) << status;
       EXPECT_THAT(status.ToString(), HasSubstr("the fabric was finalized"));
     };
-    // No deadline comes: the error comes at once.
+    // No deadline comes: the error comes immediately.
     int value = 0;
     for (Collectives* one : {&all, &workers}) {
       expect_ended(one->barrier(kForever));

@@ -210,8 +210,8 @@ TEST_F(ConnectionTest, ALostPeerFailsTheSender) {
               HasSubstr("the far end is dead or unreachable: it has not acknowledged a transfer"));
 }
 
-// Which process, how the failure was noticed, and what the user can do; codes and scopes are those
-// of dtutils.
+// The text names the process, the failed operation and the remedy. Codes and scopes are those of
+// dtutils.
 TEST(ConnectionFailures, SpeakToUsersOfCalls) {
   const auto text = [](CompletionStatus status, CompletionKind kind) {
     const Completion completion{.status = status, .kind = kind};

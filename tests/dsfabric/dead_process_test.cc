@@ -101,7 +101,7 @@ void lose_rank_2(Fabric& fabric) {
     must(call(fabric, 0, [] { other_waits = true; }));
   } else {
     EXPECT_TRUE(fabric.wait([] { return other_waits.exchange(false); }, soon()));
-    // From here on the victim runs no calls, and both other processes know it.
+    // From here on the victim runs no calls, and both other processes have been notified of that.
     must(call(fabric, 2, [] {
       for (uint32_t to : {0u, 1u}) {
         must(call(*running_fabric(), to, [] { victim_is_stuck = true; }));
@@ -159,9 +159,9 @@ TEST(DeadProcessTest, FinalizeCompletesWithoutTheDeadProcess) {
   });
 }
 
-// Processes that never communicated with the dead one learn of its death: by death notices, and at
-// the end by the participation round. (Otherwise the survivors would never agree on the processes
-// to leave out.)
+// Processes that never communicated with the dead process detect its death: by death notices, and
+// at the end by the participation round. (Otherwise the survivors would never agree on the
+// processes to leave out.)
 TEST(DeadProcessTest, DeathNoticesReachUnconnectedProcesses) {
   run_job_with_a_victim(4, 2, [](Fabric& fabric) {
     static std::atomic<bool> heard;
@@ -177,7 +177,7 @@ TEST(DeadProcessTest, DeathNoticesReachUnconnectedProcesses) {
         break;
       case 1:  // is connected to the process that detected it
         EXPECT_TRUE(fabric.wait(knows, soon()));
-        // A process that connects later is notified at once.
+        // A process that connects later is notified immediately.
         must(call(fabric, 3, [] { heard = true; }));
         EXPECT_TRUE(fabric.wait([] { return all_know.load(); }, soon()));
         must(call(fabric, 0, [] { all_know = true; }));
@@ -207,7 +207,7 @@ TEST(DeadProcessTest, FinalizeCompletesForUnconnectedProcesses) {
   });
 }
 
-// What the transport of the connection itself reports.
+// The error that the transport of the connection reports.
 TEST(DeadProcessTest, TheTransportsReportIsOneOfADeadProcess) {
   run_job_with_a_victim(2, 1, [](Fabric& fabric) {
     if (fabric.rank() == 1) return wait_to_be_killed(fabric);

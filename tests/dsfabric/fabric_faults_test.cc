@@ -191,7 +191,7 @@ TEST(LostPeerTest, ASleepingWaiterIsNotified) {
   });
 }
 
-// Two live processes have lost each other. One of them is excluded, by the same rule for all, and
+// Two live processes consider each other failed. All processes exclude the same one of them, and
 // finalize() ends in every process.
 TEST(LostPeerTest, TheJobEndsWithoutOneOfTwoThatLostEachOther) {
   LocalJobOptions options{.processes = 3, .transport = transport_case("fault_shm")};

@@ -171,8 +171,8 @@ TEST_P(FabricTest, ThreadsShareQueuePairs) {
   }
 }
 
-// The sizes of the allocators are the user's; memory_statistics() and options() return what is
-// used.
+// The allocators have the sizes that the user has set. memory_statistics() and options() return the
+// effective values.
 TEST_P(FabricTest, AllocatorsAreChosen) {
   LocalJobOptions options = job_of(2);
   options.fabric.superpages.chunk_bytes = size_t{1} << 20;

@@ -1,5 +1,5 @@
-// What a job prints when one of its processes fails: the process that failed first, and why. The
-// jobs run this program again, with --role=NAME as its first argument.
+// The report that a job prints when one of its processes fails names the process that failed first,
+// and the reason. The jobs run this program again, with --role=NAME as its first argument.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -50,11 +50,11 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::Running;
 
-// For waits that should succeed: only there so that a defect does not hang the test.
+// The deadline of waits that should succeed. It only prevents that a defect hangs the test.
 Deadline far_away() { return deadline_after(std::chrono::seconds(60)); }
 
-// Rank 1 kills rank 0, and exits at once. Rank 0 has much memory: its end takes longer than that of
-// rank 1.
+// Rank 1 kills rank 0, and exits immediately. Rank 0 has much memory, so its end takes longer than
+// the end of rank 1.
 int kill_rank_0() {
   auto bootstrap = make_bootstrap({.kind = {}, .timeout = std::chrono::seconds(60)});
   if (!bootstrap.ok()) return 99;
@@ -72,7 +72,7 @@ int kill_rank_0() {
   while (true) pause();
 }
 
-// "one unfinalized": rank 1 returns without finalize(), and the others go on without it. "none
+// "one unfinalized": rank 1 returns without finalize(), and the others continue without it. "none
 // finalized": no process calls finalize().
 int end_without_finalize(std::string_view role) {
   auto fabric = Fabric::create({.on_failure = FailurePolicy::kContinue});
@@ -108,7 +108,7 @@ int fail_in_rank_1(std::string_view role) {
   auto self = fabric.init_thread(0);
   const Deadline deadline = deadline_after(std::chrono::seconds(60));
   if (role == "crash" && fabric.rank() != 1) {
-    // Connected: the survivors also detect the failure by themselves.
+    // With a connection, the survivors also detect the failure by themselves.
     if (!fabric.connection(1).ok()) return 98;
   }
   if (!fabric.bootstrap().fence(deadline).ok()) return 97;

@@ -44,8 +44,8 @@ using testing::text_of;
 
 constexpr int kCounted = 100;
 
-// Each process calls the next one kCounted times. With "wait" in its name the role then prints
-// "ready" and goes on when the folder in CARIAMA_TEST_GO contains the file "go".
+// Each process calls the next one kCounted times. If the role's name contains "wait", the process
+// then prints "ready", and continues when the folder in CARIAMA_TEST_GO contains the file "go".
 int count_calls(std::string_view role) {
   auto made = Fabric::create();
   if (!made.ok()) {
@@ -156,7 +156,7 @@ TEST_F(JobStatistics, TopShowsARunningJob) {
   EXPECT_EQ(running.wait(), 0) << running.err();
 }
 
-// A stopped process is shown as such, with the names that it had.
+// The state of a stopped process is shown, and the names that the process had.
 TEST_F(JobStatistics, TopShowsAStoppedProcess) {
   setenv("CARIAMA_TEST_GO", folder_.c_str(), 1);
   Running running(job("", "-n 2", "wait"));

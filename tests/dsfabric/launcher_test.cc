@@ -48,7 +48,7 @@ using testing::Running;
 using testing::text_of;
 using ::testing::UnorderedElementsAre;
 
-// For waits that should succeed: only there so that a defect does not hang the test.
+// The deadline of waits that should succeed. It only prevents that a defect hangs the test.
 Deadline soon() { return deadline_after(60s); }
 
 // ---- What the processes of the jobs do ----------------------------------------------------------
@@ -480,7 +480,7 @@ TEST(CariamaRun, TheTimeLimitHoldsWhileOutputIsPassedOn) {
   EXPECT_EQ(job.wait(), kLaunchTimedOut) << job.err();
 }
 
-// A process that left its group goes on writing after its rank has ended.
+// A process that left its group continues to write after its rank has ended.
 TEST(CariamaRun, OutputOfProcessesThatLeftTheirGroupDoesNotKeepTheJob) {
   Running job("sh -c 'exec " + cariama_run() +
               " -n 1 --tag-output sh -c \"setsid yes & sleep 0.2\" > /dev/null'");

@@ -130,7 +130,7 @@ void finalize_without_a_stopped_process() {
 TEST(Lease, FinalizeDoesNotWaitForAStoppedProcess) { finalize_without_a_stopped_process<2>(); }
 TEST(Lease, FinalizeDoesNotWaitForTheLowestProcess) { finalize_without_a_stopped_process<0>(); }
 
-// The excluded process lives, and finds that its operations fail.
+// The excluded process still lives. Its operations fail.
 TEST(Lease, AProcessThatContinuesTooLateIsCutOff) {
   const absl::Status status = try_process_job(2, with_lease(), [](Fabric& fabric) {
     static std::atomic<bool> connected;

@@ -44,7 +44,7 @@ TEST(ParticipationTest, AReportBeforeDeathExcludesNoLiveProcess) {
 }
 
 TEST(ParticipationTest, OfTwoThatLostEachOtherTheHigherRankIsExcluded) {
-  // The loss was noticed by the lower rank, by the higher rank, or by both.
+  // The lower rank, the higher rank, or both have detected the loss.
   for (const Said& said :
        {Said{says(1, 1), says(1, 1, {3}, {3}), says(1, 1), says(9, 9)},
         Said{says(1, 1), says(1, 1), says(1, 1), says(9, 9, {1}, {1})},

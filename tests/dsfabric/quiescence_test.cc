@@ -60,9 +60,9 @@ void come_late(Fabric& fabric, uint64_t seed) {
   static_cast<void>(fabric.wait([&] { return looks-- == 0; }, soon()));
 }
 
-// A long chain of units, each of which also begins units that end at once. A wave that reads one
-// process's counts before such a unit begins, and another process's counts after it has ended
-// there, can find ended = begun while the chain goes on. A detector that compares the counts of a
+// A long chain of units, each of which also begins units that end immediately. A wave that reads
+// one process's counts before such a unit begins, and another process's counts after it has ended
+// there, can find ended = begun while the chain continues. A detector that compares the counts of a
 // single wave would return too early. (The chain alone cannot cause this.)
 void walk(Fabric& fabric, uint64_t seed, uint32_t steps) {
   if (steps == 0) return;
@@ -236,7 +236,7 @@ TEST(Quiescence, CountsPathsOfOtherLayers) {
   for (uint64_t seed = 1; seed <= 5; ++seed) other_path(transport_case("shm"), seed);
 }
 
-// A unit has not ended: the wait returns DEADLINE_EXCEEDED, and a later wait succeeds.
+// While a unit has not ended, a wait returns DEADLINE_EXCEEDED. A later wait succeeds.
 TEST(Quiescence, WaitsForAUnitAsLongAsItTakes) {
   Mailboxes mailboxes(2);
   std::atomic<bool> registered{false};

@@ -284,7 +284,7 @@ TEST_P(SendCallTest, ARemoteObjectCostsOneWriteAndNoCall) {
       checked = true;
     } else {
       place = must(fabric.memory().allocate(2000)).locator(fabric.domain(0), fabric.rank());
-      // The end of a plain Synchronizer is reported by a call; this end's counters show it.
+      // A call reports the end to a plain Synchronizer; the counters of this process show it.
       EXPECT_TRUE(fabric.wait([&] { return fabric.statistics().calls_run >= 1; }, soon()));
       const FabricStatistics before = fabric.statistics();
       named = true;
@@ -345,7 +345,8 @@ TEST_P(SendCallTest, AHandlerMayCallBack) {
   EXPECT_EQ(bounces, 2 * 8 * 11);
 }
 
-// Each call floods its caller with more calls than there are credits, in both directions at once.
+// Each call floods its caller with more calls than there are credits, in both directions at the
+// same time.
 TEST_P(SendCallTest, HandlersMayFlood) {
   static std::atomic<int> drops;
   drops = 0;
@@ -390,7 +391,7 @@ TEST_P(SendCallTest, InvalidCallsAreRefused) {
     EXPECT_THAT(refused.ToString(), HasSubstr("receive_unit_bytes"));
     EXPECT_THAT(refused.ToString(), HasSubstr("call_buffer with Sync, Async or a target"));
     EXPECT_EQ(done.operations_left(), 1u);
-    // A result that is too long for a message becomes an error that says so.
+    // A result that is too long for a message becomes an error that names the limit.
     std::string result;
     must(call_return(
         fabric, 2, [] { return std::string(10'000, 'y'); }, result, done));

@@ -38,7 +38,7 @@ std::atomic<int> threads_until_limit{-1};  // -1: no limit
 }  // namespace
 
 #if !defined(CARIAMA_OTHER_THREADS)
-// Called by the C++ library instead of the one of the C library.
+// The C++ library calls this function instead of that of the C library.
 extern "C" __attribute__((visibility("default"))) int pthread_create(
     pthread_t* thread, const pthread_attr_t* attributes, void* (*body)(void*), void* argument) {
   if (threads_until_limit.load() >= 0 && threads_until_limit.fetch_sub(1) == 0) return EAGAIN;

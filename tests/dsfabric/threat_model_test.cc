@@ -47,7 +47,7 @@ struct ListeningSocket {
   std::string name;  // abstract
 };
 
-// Returns the local sockets at which the process listens: only its own user can find out which.
+// Returns the local sockets at which the process listens, which only its own user can list.
 std::vector<ListeningSocket> listening_sockets(pid_t pid) {
   std::set<std::string> inodes;
   for (const auto& entry :
@@ -73,7 +73,7 @@ std::vector<ListeningSocket> listening_sockets(pid_t pid) {
   return found;
 }
 
-// What an attack has found.
+// The results of an attack.
 struct Findings {
   uint32_t connections = 0;  // that it has made
   uint32_t bytes = 0;        // received
@@ -82,8 +82,8 @@ struct Findings {
   uint32_t memory = 0;       // bit k: attempt k of attack_process() has succeeded
 };
 
-// Returns what the attacker says to each socket: bytes that mean nothing, the beginning of the
-// broker's protocol with a wrong proof, and a request for the counters.
+// Returns the messages that the attacker sends to each socket: bytes without meaning, the beginning
+// of the broker's protocol with a wrong proof, and a request for the counters.
 std::vector<std::string> openings() {
   const internal::Hello hello{internal::HandshakeService::kBroker, 1, 2, internal::random_secret()};
   return {std::string(500, '\x5a'), internal::encode(hello) + std::string(32, '\x5a'),
@@ -100,7 +100,7 @@ void attack_socket(const ListeningSocket& target, const std::string& opening, Fi
       static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + target.name.size());
   if (connect(own.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0) return;
   ++found.connections;
-  // Not a measurement: far longer than the job has patience with a connection.
+  // Far longer than the time after which the job closes a connection.
   const timeval limit{60, 0};
   setsockopt(own.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   static_cast<void>(send(own.get(), opening.data(), opening.size(), MSG_NOSIGNAL));
@@ -148,7 +148,7 @@ void attack_process(pid_t pid, uint64_t address, Findings& found) {
   attempt(taken);
 }
 
-// What the attacker needs to know of a process of the job. `sockets` SocketRecords follow.
+// The data about a process of the job that the attacker gets. `sockets` SocketRecords follow.
 struct Victim {
   pid_t pid = 0;
   uint32_t sockets = 0;
@@ -184,7 +184,7 @@ int attack(int orders, int results, bool as_another_user) {
         attack_socket({record.type, record.name.data()}, opening, found);
       }
     }
-    // The same user is not kept out of the memory.
+    // The memory is not protected from the same user.
     if (as_another_user) attack_process(victim.pid, victim.address, found);
     if (!send_record(results, found)) return 3;
   }

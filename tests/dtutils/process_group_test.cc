@@ -201,7 +201,7 @@ TEST(ProcessGroup, AFailureKillsTheRestAfterTheGrace) {
                                             },
                                             {.grace = milliseconds(50)});
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
-  // Rank 1, which was killed, is not blamed.
+  // Rank 1, which the group has killed, does not count as failed.
   EXPECT_EQ(message_of(status), "rank 0 exited with code 7");
   ASSERT_GT(survivor->load(), 0);
   EXPECT_EQ(kill(survivor->load(), 0), -1);

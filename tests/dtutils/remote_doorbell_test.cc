@@ -1,5 +1,5 @@
-// When a thread may sleep that cannot arm the doorbell of a ringer. (contract/ covers the doorbells
-// that can be armed, on every transport.)
+// The conditions under which a thread may sleep if it cannot arm the doorbell of a ringer.
+// (contract/ covers the doorbells that can be armed, on every transport.)
 #include "dtutils/remote_doorbell.h"
 
 #include <gtest/gtest.h>

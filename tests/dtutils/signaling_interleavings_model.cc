@@ -58,7 +58,7 @@ struct Step {
   Thread* thread = nullptr;
   uint8_t replayed = 0;
   bool made = false;
-  bool free_running = false;  // accesses are not steps: all of them execute at once
+  bool free_running = false;  // accesses are not steps: all of them execute immediately
   bool exchange_blindly = false;
 
   template <typename Access>

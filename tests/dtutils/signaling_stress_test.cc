@@ -238,7 +238,7 @@ TEST(Signaling, LanesNeverKeepTheWholeQueue) {
     for (uint64_t lane = 1; lane <= 64; ++lane) {
       const uint64_t batch = internal::batch_size(depth, lane);
       ASSERT_GE(batch, 1U);
-      if (batch > 1) lane_credits += batch;  // a batch of one credit is spent at once
+      if (batch > 1) lane_credits += batch;  // a batch of one credit is spent immediately
     }
     ASSERT_LT(lane_credits, depth);
     ASSERT_LE(lane_credits, depth * 72 / 100 + 1);

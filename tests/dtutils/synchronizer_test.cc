@@ -83,7 +83,7 @@ TEST(Synchronizer, TheDeadlineEndsTheWaitNotTheOperations) {
   EXPECT_TRUE(done.wait_without_polling(kForever).ok());
 }
 
-// A wait hook that lets every wait sleep at once.
+// A wait hook that lets every wait sleep immediately.
 class SleepAtOnce final : public WaitHook {
  public:
   bool pause(uint64_t) override { return true; }

@@ -356,7 +356,7 @@ TEST_F(TraceTest, TheNextWriteRemovesAnUnfinishedOne) {
   EXPECT_EQ(events_named(trace, "two").size(), 1U);
 }
 
-// A full disk, as far as a process can make one for itself: a limit of file sizes.
+// A limit of file sizes simulates a full disk.
 TEST_F(TraceTest, AWriteThatFailsLeavesTheFileAsItWas) {
   ASSERT_TRUE(start_trace(make("a.json")).ok());
   trace_instant("test", "parent");

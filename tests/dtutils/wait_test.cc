@@ -82,7 +82,7 @@ TEST(WaitUntil, SleepsWhenTheHookAllowsAndChecksOnceMoreBefore) {
   const ScopedWaitHook installed(hook);
   CountingSleeper sleeper;
   int looks = 0;
-  // Checks: 1 at once, 3 awake, then (arm, check, sleep, check, pause, check) ...
+  // Checks: 1 immediately, 3 awake, then (arm, check, sleep, check, pause, check) ...
   EXPECT_TRUE(wait_until([&] { return ++looks == 11; }, kForever, &sleeper));
   EXPECT_EQ(sleeper.armed, 2);
   EXPECT_EQ(sleeper.slept, 2);
@@ -131,7 +131,7 @@ TEST(Doorbell, IsRungOncePerArming) {
   EXPECT_TRUE(doorbell.is_armed());
   EXPECT_TRUE(doorbell.ring());
   EXPECT_FALSE(doorbell.ring());
-  doorbell.wait(first, kForever);  // returns at once: the doorbell was rung since arm()
+  doorbell.wait(first, kForever);  // returns immediately: the doorbell was rung since arm()
   const uint32_t second = doorbell.arm();
   EXPECT_NE(first, second);
   doorbell.wait(first, kForever);  // likewise

@@ -6,7 +6,7 @@
 // For any stores, these conditions must hold: nothing outside of the owner's registered memory is
 // written, every send completes, and every receive completes at most once and with no more bytes
 // than its capacity. (Key tables are not overwritten: within one process they are trusted, and
-// between processes the descriptor determines what is mapped.)
+// between processes the descriptor determines the mapped memory.)
 #include <sys/mman.h>
 
 #include <array>

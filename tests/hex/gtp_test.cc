@@ -246,7 +246,7 @@ TEST_F(Gtp, GeneratesLegalMovesToTheEnd) {
 }
 
 TEST_F(Gtp, FinishesAWonGame) {
-  // Two of the moves win at once. The flat engine finds them in its first round.
+  // Two of the moves win immediately. The flat engine finds them in its first round.
   ok("boardsize 5 5");
   for (const char* cell : {"c1", "c2", "c3", "c4"}) ok("play b " + std::string(cell));
   const std::string move = ok("genmove b");

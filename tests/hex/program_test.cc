@@ -46,8 +46,8 @@ Outcome run(const std::string& arguments, const std::string& input = "") {
                arguments + " 2>/dev/null");
 }
 
-// A stopped process holds up neither the search nor the end of the program, and the launcher leaves
-// no stopped process behind.
+// A stopped process delays neither the search nor the end of the program. The launcher kills the
+// stopped process.
 TEST(Program, GoesOnWithoutAStoppedProcess) {
   const std::string program = CARIAMA_PROGRAM_DIR "/cariama-hex gtp --lease 3 --iterations 2000";
   const Outcome outcome = shell(
@@ -207,7 +207,7 @@ TEST(Program, WrongUsageIsReported) {
   EXPECT_THAT(many.output, HasSubstr("--pairs needs a whole number from 1 to 100000"));
 }
 
-// The result of the search is printed all the same.
+// The program prints the result of the search in spite of the error.
 TEST(Program, APictureThatCannotBeWrittenIsAFailure) {
   const Outcome outcome = shell(CARIAMA_PROGRAM_DIR
                                 "/cariama-hex analyze --size 3 --iterations 50 --json "

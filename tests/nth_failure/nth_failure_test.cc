@@ -1,6 +1,6 @@
 // The n-th call of one function of the C library fails in one process of a job, for n = 1, 2, ...
 // until a run makes fewer calls of it (SQLite tests its allocations so). Each job ends within its
-// time, and not by a crash. It succeeds, or prints which error it met. No process stays behind.
+// time, and not by a crash. It succeeds, or prints the error. No process remains after its end.
 //
 // The library in preload/ makes the calls fail. The jobs run this program again, with --job as its
 // last argument: it launches two processes.
@@ -171,7 +171,7 @@ int play(int argc, char** argv) {
 
 // ---- The tests ----------------------------------------------------------------------------------
 
-// How a job ended.
+// The end of a job.
 struct Ended {
   bool in_time = false;
   int status = 0;       // as of waitpid()
@@ -280,7 +280,7 @@ bool names_error(const std::string& output, const std::string& function) {
   return output.find(error_of(function)) != std::string::npos;
 }
 
-// Returns what is wrong with the end of a job in which a call of `function` failed; "": nothing.
+// Returns the violated requirement of a job in which a call of `function` failed, or "".
 std::string judge(const Ended& job, const std::string& function) {
   if (!job.in_time) return "the job did not end in time";
   if (!job.alone) return "a process was left";

@@ -197,7 +197,7 @@ TEST_P(Channel, EveryScheduleKeepsOrderInATrace) {
   EXPECT_TRUE(begins == ends);
 }
 
-// Sender and receiver notice at different points that a trace begins or ends.
+// Sender and receiver detect at different points that a trace begins or ends.
 TEST_P(Channel, EveryScheduleKeepsOrderWhileTracesBeginAndEnd) {
   TraceFile trace;
   follow_random_schedules([&](std::mt19937_64& random) {
@@ -356,7 +356,7 @@ TEST_P(Channel, DeferredBytesAreLimited) {
 }
 
 // A batch is invisible until it is published by flush(), by its size, or by a call that is
-// published at once; then all of it arrives.
+// published immediately; then all of it arrives.
 TEST_P(Channel, BatchedCallsArePublishedTogether) {
   ChannelRig rig(GetParam(), {.flush_bytes = 160});
   for (int i = 0; i < 9; ++i) ASSERT_TRUE(send<true>(rig, kFail).ok());
@@ -370,15 +370,15 @@ TEST_P(Channel, BatchedCallsArePublishedTogether) {
   EXPECT_EQ(rig.sender().statistics().publications, 2u);
   ASSERT_TRUE(rig.receive_all());
   expect_all_run();
-  // A call that is published at once also publishes the batch before it.
+  // A call that is published immediately also publishes the batch before it.
   ASSERT_TRUE(send<true>(rig, kFail).ok());
   ASSERT_TRUE(send<false>(rig, kFail).ok());
   ASSERT_TRUE(rig.receive_all());
   expect_all_run();
 }
 
-// The batch word of an empty batch is discarded by flush(), by a call that is published at once and
-// at the end of a chunk, and is not counted in accepted_bytes().
+// The batch word of an empty batch is discarded by flush(), by a call that is published immediately
+// and at the end of a chunk, and is not counted in accepted_bytes().
 TEST_P(Channel, AnEmptyBatchIsNotPublished) {
   ChannelRig rig(GetParam(), {.chunks_per_request = 2, .max_chunks = 2, .chunk_bytes = 1024});
   for (int i = 0; i < 100; ++i) {
@@ -505,7 +505,7 @@ TEST_P(Channel, GrowthEndsWhereMemoryEnds) {
   EXPECT_TRUE(absl::IsResourceExhausted(send<false>(none, kRetry).status()));
 }
 
-// Inside a call, the first call of a channel is deferred whatever its policy. Until the helper
+// Inside a call, the first call of a channel is deferred under every policy. Until the helper
 // thread has set the channel up, Fail is refused; the receiver is not behind then.
 TEST_P(Channel, InsideACallTheSetUpIsLeftToTheHelper) {
   ChannelRig rig(GetParam(), {.chunk_bytes = 1024});

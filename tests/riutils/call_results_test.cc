@@ -101,7 +101,7 @@ Detached await_calls(Fabric& fabric, RDMAMessenger& messenger, std::atomic<int>&
   EXPECT_TRUE(messenger.call<RemoteNotify>([] {}, run));
   EXPECT_EQ(co_await finished(fabric, run), absl::OkStatus());
   ++steps;
-  // Published at once: the Synchronizer is already counted down.
+  // Published immediately: the Synchronizer is already counted down.
   Synchronizer left;
   EXPECT_TRUE(messenger.call([] {}, left));
   EXPECT_EQ(co_await finished(fabric, left), absl::OkStatus());

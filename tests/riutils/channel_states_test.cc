@@ -1,5 +1,5 @@
-// The states of a channel at its sending end, and requests for chunks whose answers come late: no
-// step but those that say so waits for the receiver's process.
+// The states of a channel at its sending end, and requests for chunks whose answers come late. Only
+// the steps that are documented to wait do so.
 #include <chrono>
 #include <cstdint>
 #include <vector>

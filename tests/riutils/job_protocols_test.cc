@@ -6,9 +6,8 @@
 //   job_protocols_test [--faults] [--trust-bytes] [gtest options]
 //
 // --trust-bytes: over verbs, the bytes of one WRITE count as ordered although the device does not
-// say so.
-//   soft-RoCE places them in order. So calls arrive by trailing words.
-// --faults: devices that delay and tear transfers
+//   guarantee it (soft-RoCE places them in order). So calls arrive by trailing words.
+// --faults: uses devices that delay and tear transfers.
 #include <atomic>
 #include <cstdint>
 #include <cstring>
@@ -61,7 +60,7 @@ class JobOfTheTests : public ::testing::Environment {
   void SetUp() override {
     FabricOptions options;
     options.threads = 1;
-    // On a busy host the virtual machine's guests are stopped for some time.
+    // A busy host may stop the guests of the virtual machine for some time.
     options.ack_timeout = std::chrono::milliseconds(500);
     if (faults_) {
       job_.control = std::make_shared<FaultControl>();
@@ -372,7 +371,7 @@ TEST_P(MessengerJob, BuffersArriveByEveryForm) {
   must(messenger.shutdown(soon()));
 }
 
-// A receiver that does not poll: the channel grows up to max_chunks without it, then Fail is
+// The receiver does not poll: the channel grows up to max_chunks, and then a call with Fail is
 // refused. Deferred calls are sent without a further step of their thread, and no call overtakes
 // them.
 TEST_P(MessengerJob, GrowsWithoutItsReceiverThenDefersCalls) {

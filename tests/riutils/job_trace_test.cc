@@ -98,7 +98,7 @@ int make_calls(std::string_view role) {
     }
     Collectives collectives(fabric);
     if (!collectives.barrier(deadline).ok()) return 99;
-    // All processes have one clock, so a comparison shows its own error.
+    // All processes use one clock, so the result of a comparison is its error.
     const auto compared = internal::compare_trace_clock(fabric, 0, deadline);
     if (!compared.ok() || compared->error == 0 ||
         static_cast<uint64_t>(std::abs(compared->ahead)) > compared->error) {
@@ -187,8 +187,8 @@ Trace read_job_trace(const std::string& path) {
   return trace;
 }
 
-// Each bar is inside the one that was open when it began: so the viewer draws the beginning and the
-// end of each.
+// Each bar ends before the bar that was open when it began. Otherwise the viewer would not draw its
+// end.
 void expect_nested(const Trace& trace) {
   constexpr double kRounding = 0.002;  // us; the times are doubles
   for (const auto& [track, bars] : trace.bars) {

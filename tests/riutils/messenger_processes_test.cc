@@ -78,7 +78,7 @@ TEST(MessengerProcesses, SleepersAreWoken) {
   });
 }
 
-// The set-up of a messenger keeps its timeout. When the receiver continues, the same messenger
+// The set-up of a messenger ends at its timeout. When the receiver continues, the same messenger
 // works.
 TEST(MessengerProcesses, AStoppedReceiverHoldsNobodyUp) {
   run_process_job(2, {}, [](Fabric& fabric) {
@@ -205,7 +205,7 @@ TEST(MessengerProcesses, AMessengerOfNoThreadSaysSo) {
   EXPECT_EXIT(use([](Fabric&) { static_cast<void>(thread_information->index()); }), aborted, said);
 }
 
-// A call that waits for a call to its own thread gets an error at once.
+// A call that waits for a call to its own thread gets an error immediately.
 TEST(MessengerProcesses, AFutureOfTheOwnThreadIsRefusedInsideOfACall) {
   run_process_job(1, {}, [](Fabric& fabric) {
     static RDMAMessenger* own = nullptr;
@@ -258,7 +258,7 @@ void lose_a_receiver(Fabric& fabric) {
     testing::expect_dead(awaited.status(), fabric, 2);
     testing::expect_dead(messenger.call<RetryAsync>([] {}), fabric, 2);
     testing::expect_dead(messenger.shutdown(soon()), fabric, 2);
-    // A new messenger to the failed process returns the error at once; other processes are
+    // A new messenger to the failed process returns the error immediately; other processes are
     // reachable.
     RDMAMessenger late(self, 2, options);
     testing::expect_dead(late.call([] {}), fabric, 2);

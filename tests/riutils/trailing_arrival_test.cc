@@ -279,7 +279,7 @@ TEST(TrailingArrival, TheEndOfAChunk) {
             10u);
 }
 
-// The second time round the receiver finds no word of the first time.
+// In the second use of a chunk, the receiver finds no word of the first use.
 TEST(TrailingArrival, ChunksThatAreUsedAgain) {
   Recorder recorder(8);
   for (int lap = 0; lap < 4; ++lap) {
@@ -292,7 +292,8 @@ TEST(TrailingArrival, ChunksThatAreUsedAgain) {
             1000u);
 }
 
-// What the memory may contain if the sender is hostile, or if the card does not keep its promise.
+// Contents of the memory that a hostile sender, or a card that does not order the bytes of a WRITE,
+// can cause.
 class HostilePublication : public ::testing::Test {
  protected:
   HostilePublication() {

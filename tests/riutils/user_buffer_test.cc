@@ -279,7 +279,8 @@ TEST_P(UserBuffer, StaysRegisteredOnlyWhileItIsMapped) {
     }
     munmap(address, kLong);
   });
-  // One registration for two uses: and its end, except for the last.
+  // One registration for two uses. Each registration and each deregistration is a change; the last
+  // registration does not end before this line.
   EXPECT_GE(changes.load(), 20);
   EXPECT_LE(changes.load(), 41);
 }

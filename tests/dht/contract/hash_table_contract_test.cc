@@ -23,7 +23,7 @@ class HashTableContract : public ::testing::TestWithParam<TransportCase> {
   }
 };
 
-// What one process saw: the result of its operation on each key.
+// The results of one process: the result of its operation on each key.
 struct SeenResult {
   uint64_t index = UINT64_MAX;
   uint64_t inserted = 0;

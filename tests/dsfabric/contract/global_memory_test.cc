@@ -121,7 +121,7 @@ TEST_P(GlobalMemoryContract, GetsReturnPutValues) {
           must(memory->rput(values[0], stripe).wait(soon()));
         } else if (step % 2 == 0) {
           GlobalTransfer put = memory->rput<uint32_t>(values, stripe);
-          std::fill(values.begin(), values.end(), 0);  // may be reused at once
+          std::fill(values.begin(), values.end(), 0);  // may be reused immediately
           must(put.wait(soon()));
         } else {
           must(memory->put<uint32_t>(values, stripe, soon()));

@@ -17,7 +17,7 @@ inline std::string in_role(const std::string& role) {
   return "/proc/" + std::to_string(getpid()) + "/exe " + std::string(kRole) + role;
 }
 
-// What main() does: plays the role of the first argument, or runs the tests.
+// Called by main(): plays the role of the first argument, or runs the tests.
 template <typename Play>
 int play_or_test(int argc, char** argv, Play play) {
   if (argc > 1 && std::string_view(argv[1]).substr(0, kRole.size()) == kRole) {

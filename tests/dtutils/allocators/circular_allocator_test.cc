@@ -125,7 +125,7 @@ TEST_F(CircularAllocatorTest, UnitSentOnTwoQueuesWaitsForBoth) {
   EXPECT_EQ(ring->allocate(), nullptr);
   a.complete_all();
   EXPECT_EQ(ring->allocate(), unit);
-  // A recycled unit has no uses left from before, so noting the next transfer takes the fast path.
+  // A recycled unit has no recorded uses, so recording the next transfer takes the fast path.
   const FlushCell other;
   EXPECT_TRUE(unit->simple_use(&other));
 }
@@ -181,7 +181,7 @@ TEST_F(CircularAllocatorTest, UnitsLargerThanAChunkWork) {
 }
 
 // The paper's trade-off between one ring for all queue pairs and one ring per queue pair. The slow
-// queue pair has one transfer in flight, and the fast one completes each transfer at once.
+// queue pair has one transfer in flight, and the fast one completes each transfer immediately.
 TEST_F(CircularAllocatorTest, SlowQueuePairStallsASharedRingOnly) {
   constexpr CircularAllocatorOptions kOptions{.initial_units = 8, .max_units = 8};
   constexpr size_t kTransfers = 1000;
@@ -224,8 +224,8 @@ TEST_F(CircularAllocatorTest, ExhaustedBudgetIsReportedAndGrowthContinuesLater) 
   const std::vector<RDMAMemory*> units = use(*ring, queue, 2);
   EXPECT_EQ(ring->allocate(), nullptr);
   EXPECT_EQ(ring->growth_status().code(), absl::StatusCode::kResourceExhausted);
-  // A further allocate() at the same unit does not ask the budget again. The ring is not stuck
-  // either: it advances when the unit completes, and it tries to grow at the next stall.
+  // A further allocate() at the same unit does not ask the budget again. The ring still advances
+  // when the unit's transfer completes, and tries to grow at the next stall.
   budget_.set_limit(UINT64_MAX);
   EXPECT_EQ(ring->allocate(), nullptr);
   queue.complete(1);

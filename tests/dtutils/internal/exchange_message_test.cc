@@ -155,7 +155,7 @@ TEST_F(ExchangeStoreTest, AnEndedRankFailsEveryWaitForIt) {
     EXPECT_EQ(reply.message.value, "c has ended");
   }
   ASSERT_TRUE(handle(1, make(ExchangeType::kFence, 7, 0, "", "")).ok());
-  ASSERT_EQ(replies_.size(), 1U);  // replied at once: the fence can never complete
+  ASSERT_EQ(replies_.size(), 1U);  // replied immediately: the fence can never complete
   EXPECT_EQ(replies_[0].message.type, ExchangeType::kError);
 }
 

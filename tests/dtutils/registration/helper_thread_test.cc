@@ -221,7 +221,8 @@ TEST(HelperPolicy, GapsPredictBurstsInAnIrregularLoop) {
   EXPECT_LE(gaps.byte_seconds, 0.2 * pinned.byte_seconds);
 }
 
-// The "limit of 0.8 of its leave-pinned peak".
+// With a limit of 0.8 of the peak of leave-pinned, leave-pinned fails, and the helper policy does
+// not.
 TEST(HelperPolicy, CompletesWhereLeavePinnedMeetsTheLimit) {
   const std::vector<Message> trace = transform_trace(12);
   const MappedPages memory(3 * kBufferPages);
@@ -398,7 +399,7 @@ TEST(HelperPolicy, WithoutAnIdleCoreMemoryStaysPinned) {
   EXPECT_EQ(policy->statistics().records, 0u);
 }
 
-// The real thread: whatever it does, uses find their memory registered, and all ends.
+// The real helper thread: all uses find or make a registration, and all threads end.
 TEST(HelperPolicy, TheThreadWorksBesideTheApplication) {
   auto policy = std::make_shared<HelperPolicy>(HelperOptions{});
   auto pinner = std::make_shared<CountingPinner>();

@@ -76,7 +76,7 @@ TEST(IoUringPinner, PinsUntilTheEnd) {
   EXPECT_EQ(word_through(**region, pages.page(1)), 0x1111111111111111u);
   std::byte* const address = pages.get();
   pages.unmap();
-  // A stale registration: it reads what the address no longer names.
+  // A stale registration reads pages that are no longer mapped at the address.
   EXPECT_EQ(word_through(**region, address), 0x1111111111111111u);
 }
 

@@ -47,7 +47,7 @@ struct CacheFixture {
     cache = RegistrationCache::create(pinner, std::move(options)).value();
     counts = pinner->counts;
   }
-  // Registers and ends the use at once. Returns true for a hit.
+  // Registers and ends the use immediately. Returns true for a hit.
   bool touch(const void* address, size_t bytes) const {
     auto acquired = cache->acquire(address, bytes);
     EXPECT_TRUE(acquired.ok()) << acquired.status();
@@ -296,7 +296,7 @@ TEST(RegistrationCache, SeveralCachesWatchTheSameMemory) {
   EXPECT_FALSE(one.touch(pages.get(), pages.bytes()));
   EXPECT_FALSE(two.touch(pages.page(1), kTestPage));
   {
-    // The end of one cache does not blind the other.
+    // The destruction of one cache does not stop the other cache from noticing changes.
     const CacheFixture three;
     EXPECT_FALSE(three.touch(pages.get(), pages.bytes()));
   }
@@ -419,7 +419,7 @@ TEST(RegistrationCache, TheCallStackIsTheSameWhetherTheMemoryWasRegistered) {
   EXPECT_EQ(policy->stacks[2], policy->stacks[0]);
 }
 
-// What a policy knows of a region must survive a moment in which the budget is used up.
+// The policy's data about a region must survive a moment in which the budget is used up.
 TEST(RegistrationCache, ARegionThatFindsNoRoomAheadStaysKnown) {
   const auto policy = std::make_shared<ManualPolicy>();
   RegistrationOptions options;
@@ -440,8 +440,8 @@ TEST(RegistrationCache, ARegionThatFindsNoRoomAheadStaysKnown) {
   EXPECT_TRUE(it.touch(pages.get(), kTestPage));
 }
 
-// A use must not fail because the policy registers other memory ahead at that moment: that is
-// evicted when it is registered.
+// A use must not fail because the policy registers other memory ahead at that moment. The cache
+// evicts that registration when it is complete.
 TEST(RegistrationCache, AUseTakesTheRoomOfWhatIsBeingRegisteredAhead) {
   const auto policy = std::make_shared<ManualPolicy>();
   policy->evicts_idle = true;

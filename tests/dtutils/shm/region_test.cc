@@ -96,7 +96,8 @@ size_t mappings_of(const std::set<uint64_t>& addresses) {
 
 // A peer registers and deregisters memory repeatedly. The same memory is mapped at the same address
 // again. Other memory is mapped at new addresses, whose mappings the kernel merges into one after
-// they were given up. Each region is usable while it exists, and its pages are released afterwards.
+// the regions were closed. Each region is usable while it exists, and its pages are released
+// afterwards.
 void register_again_and_again(bool same_memory) {
   constexpr uint64_t kRounds = 60;
   constexpr size_t kBytes = 4 << 20;

@@ -79,8 +79,8 @@ TEST(ShmStoppedTarget, EveryOperationCompletes) {
   });
 }
 
-// Memory that is registered while connections exist is announced to the peers at once, so that they
-// can access it while its owner is stopped.
+// Memory that is registered while connections exist is announced to the peers immediately, so that
+// they can access it while its owner is stopped.
 TEST(ShmStoppedTarget, ItsNewestRegionIsReachable) {
   testing::run_test_processes(2, [](Exchange& exchange) {
     ShmNode node;

@@ -1,4 +1,5 @@
-// The order in which simulated WRITEs become visible: every order permits what it says and no more.
+// The order in which simulated WRITEs become visible: each ArrivalOrder permits exactly the effects
+// that it documents.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,7 +12,7 @@
 namespace cariama {
 namespace {
 
-// What a polling target has seen in any run.
+// The effects that a polling target has seen in any run.
 struct Seen {
   bool partial = false;     // a WRITE with some of its bytes missing
   bool disorder = false;    // a byte of a WRITE before one at a lower address

@@ -1,4 +1,4 @@
-// What tests look for in the messages of errors.
+// The messages of errors, for matchers.
 #ifndef CARIAMA_TESTS_DTUTILS_TESTING_STATUS_TEXT_H_
 #define CARIAMA_TESTS_DTUTILS_TESTING_STATUS_TEXT_H_
 

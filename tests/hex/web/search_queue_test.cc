@@ -107,8 +107,8 @@ TEST(SearchQueue, AnalysesTakeTurns) {
   queue->cancel(*second);
 }
 
-// The search that waits behind an analysis learns how many are before it, and runs when the
-// analysis is cancelled.
+// The state of a search that waits behind an analysis contains the number of searches before it.
+// The search runs when the analysis is cancelled.
 TEST(SearchQueue, ACancelledSearchMakesRoom) {
   FlatEngine engine;
   RunningQueue queue(engine, {.slice = 0.02, .interval = 0.005, .turn = 1e9});

@@ -197,7 +197,7 @@ TEST_F(WebServerTest, RefusesMalformedRequests) {
 }
 
 // A foreign page may post a body that contains a request. The server must not execute it. The inner
-// request begins behind the 4 KiB that the server reads at once with the head of the outer one.
+// request begins behind the 4 KiB that the server reads immediately with the head of the outer one.
 TEST_F(WebServerTest, TheBodyOfARefusedRequestIsNoRequest) {
   const std::string inner =
       replaced(post("/game", "(;SZ[5])"), "Origin: http://" + host() + "\r\n", "");

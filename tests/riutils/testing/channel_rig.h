@@ -28,7 +28,8 @@ namespace cariama::testing {
 enum class RigTransport : uint8_t {
   kShm,
   kSim,
-  // Simulated: WRITEs become visible in pieces, in any order that permits ArrivalOrder ...
+  // Simulated: WRITEs become visible in pieces, in any order that the ArrivalOrder behind each name
+  // permits.
   kTornSim,    // kNone
   kWritesSim,  // kWrites
   kBytesSim,   // kBytes
@@ -67,7 +68,8 @@ class ChannelRig final : public internal::ChannelLink, public internal::Receiver
   // Returns the number of calls of `bytes` bytes, header included, that are published one by one in
   // a chunk.
   [[nodiscard]] size_t calls_per_chunk(size_t bytes) const;
-  // How the sender learns of consumed chunks: as MessengerOptions say, on an ordered transport.
+  // Returns how the sender gets the number of consumed chunks: as MessengerOptions state, on an
+  // ordered transport.
   [[nodiscard]] Consumption consumption() const;
   // Executes one round of the helper thread: drains deferred calls.
   void help();
