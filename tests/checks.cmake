@@ -78,8 +78,8 @@ cariama_check(package_static 300 2
 cariama_check(tidy 1200 2 "${checks}/tidy" "${PROJECT_BINARY_DIR}")
 
 # Jobs that srun and sbatch start, on one node and on two.
-if(TARGET launcher_test AND TARGET failure_reports_test AND TARGET cariama-run
-    AND TARGET example_every_call AND TARGET example_fork_join)
+if(TARGET launcher_test AND TARGET failure_reports_test AND TARGET start_test AND TARGET cariama-run
+    AND TARGET example_every_call)
   cariama_check(slurm 300 2
     "${CMAKE_CURRENT_SOURCE_DIR}/slurm/jobs-under-slurm" "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
 endif()
