@@ -83,7 +83,8 @@ CONF
     # Of the node alone: nodes of one machine would find the PMIx servers of each other there.
     mkdir -p "$folder/$name" "$folder/spool/$name"
   done
-  : >"$folder/cgroup.conf"
+  # The plugin that slurmd starts without any control group mounted.
+  echo "CgroupPlugin=cgroup/v1" >"$folder/cgroup.conf"
 }
 
 # start_munged KEY: KEY is a file of 32 bytes or more.
