@@ -13,7 +13,8 @@ RUN cmake --preset release \
 
 FROM debian:bookworm-slim
 # The last line: the drivers of RDMA devices, which libibverbs loads by name, and tools to see the devices.
-RUN apt-get update \
+RUN export DEBIAN_FRONTEND=noninteractive \
+    && apt-get update \
     && apt-get install -y --no-install-recommends \
        libibverbs1 libnuma1 liburing2 libabsl20220623 libhwloc15 libpmix2 libssl3 libcpp-httplib0.11 \
        ibverbs-providers ibverbs-utils iproute2 \

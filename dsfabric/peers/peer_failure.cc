@@ -22,14 +22,15 @@ constexpr std::chrono::milliseconds kReportPause{2};
 // The error of operations to a process that has ended, as its launcher reports. A store (PMIx,
 // environment) sees the end of a connection only: it knows neither signal nor exit code.
 absl::Status end_of(const std::string& label, const std::string& how) {
-  const std::string finalize = "call Fabric::finalize() in every process before it ends";
   const bool unknown = how == "has ended or left the job";
-  const bool without_error = unknown || how == "has ended";
+  if (!unknown && how != "has ended") {
+    return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer, label + " " + how,
+                      kLookAtOutput);
+  }
+  std::string remedy = "call Fabric::finalize() in every process before it ends";
+  if (unknown) remedy = std::string(kLookAtOutput) + "; if there is none, " + remedy;
   return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-                    label + " " + how + (without_error ? " without finalize()" : ""),
-                    unknown         ? std::string(kLookAtOutput) + "; if there is none, " + finalize
-                    : without_error ? finalize
-                                    : kLookAtOutput);
+                    label + " " + how + " without finalize()", remedy);
 }
 
 }  // namespace
