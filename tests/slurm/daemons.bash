@@ -102,5 +102,5 @@ start_node() { slurmd -D -N "$1" >"$folder/$1.log" 2>&1 & }
 # wait_for_nodes COUNT: until this number of nodes is ready for jobs.
 wait_for_nodes() {
   all_idle() { [ "$(sinfo -h -N -o %T 2>/dev/null | grep -cx idle)" = "$1" ]; }
-  eventually 60 all_idle "$1" || fail "after 60 s, not all nodes are idle"
+  eventually 120 all_idle "$1" || fail "after 120 s, not all nodes are idle"
 }
