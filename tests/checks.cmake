@@ -77,6 +77,13 @@ cariama_check(package_static 300 2
   "${checks}/package" --static "${PROJECT_BINARY_DIR}" "${PROJECT_BINARY_DIR}/package_static")
 cariama_check(tidy 1200 2 "${checks}/tidy" "${PROJECT_BINARY_DIR}")
 
+# Jobs that srun and sbatch start, on one node and on two.
+if(TARGET launcher_test AND TARGET failure_reports_test AND TARGET start_test AND TARGET cariama-run
+    AND TARGET example_every_call)
+  cariama_check(slurm 300 2
+    "${CMAKE_CURRENT_SOURCE_DIR}/slurm/jobs-under-slurm" "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
+endif()
+
 # The suites of the virtual machine: all programs of a label in one boot.
 function(cariama_vm_suite label)
   get_property(programs GLOBAL PROPERTY CARIAMA_VM_${label})
@@ -105,6 +112,11 @@ function(cariama_guests_vm name)
   set_tests_properties("${CARIAMA_TEST_PREFIX}${name}" PROPERTIES LABELS verbs)
 endfunction()
 cariama_guests_vm(guests_vm example_every_call example_key_value_store)
+if(TARGET example_every_call)
+  cariama_check(slurm_guests_vm 600 2 "${CMAKE_CURRENT_SOURCE_DIR}/slurm/slurm-in-guests"
+    "$<TARGET_FILE:example_every_call>")
+  set_tests_properties("${CARIAMA_TEST_PREFIX}slurm_guests_vm" PROPERTIES LABELS verbs)
+endif()
 cariama_guests_vm(guests_protocols_vm job_protocols_test "job_protocols_test --trust-bytes"
   "job_protocols_test --faults")
 cariama_guests_vm(search_guests_vm job_search_test

@@ -19,13 +19,18 @@ namespace {
 constexpr std::chrono::milliseconds kReportPatience{300};
 constexpr std::chrono::milliseconds kReportPause{2};
 
-// The error of operations to a process that has ended, as its launcher reports.
+// The error of operations to a process that has ended, as its launcher reports. A store (PMIx,
+// environment) sees the end of a connection only: it knows neither signal nor exit code.
 absl::Status end_of(const std::string& label, const std::string& how) {
-  const bool without_error = how == "has ended" || how == "has ended or left the job";
-  return make_error(
-      absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-      label + " " + how + (without_error ? " without finalize()" : ""),
-      without_error ? "call Fabric::finalize() in every process before it ends" : kLookAtOutput);
+  const bool unknown = how == "has ended or left the job";
+  if (!unknown && how != "has ended") {
+    return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer, label + " " + how,
+                      kLookAtOutput);
+  }
+  std::string remedy = "call Fabric::finalize() in every process before it ends";
+  if (unknown) remedy = std::string(kLookAtOutput) + "; if there is none, " + remedy;
+  return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                    label + " " + how + " without finalize()", remedy);
 }
 
 }  // namespace

@@ -43,7 +43,8 @@ absl::Status no_common_device(const std::string& label, const std::string& why) 
                     "there is no device that reaches " + label +
                         ", which is on another host or in another name space: " + why,
                     "give both hosts an RDMA device (soft-RoCE runs on any Ethernet; cariama-info "
-                    "shows the devices), or start all processes on one host");
+                    "shows the devices), or start all processes on one host, in containers with "
+                    "one --network and one --pid");
 }
 
 }  // namespace

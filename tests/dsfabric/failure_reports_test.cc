@@ -334,6 +334,7 @@ TEST(FailureReports, HostsWithoutACommonDeviceAreToldSo) {
     EXPECT_NE(apart.wait(), 0);
     EXPECT_THAT(apart.out(), HasSubstr("there is no device that reaches rank "));
     EXPECT_THAT(apart.out(), HasSubstr("give both hosts an RDMA device"));
+    EXPECT_THAT(apart.out(), HasSubstr("in containers with one --network and one --pid"));
   }
 }
 
