@@ -156,16 +156,16 @@ TEST_F(ConnectionTest, WakingTakesACreditToo) {
   EXPECT_EQ(sim_.statistics().receiver_not_ready, 0u);
 }
 
-TEST_F(ConnectionTest, UpToHalfOfTheUnitsMayBeHeld) {
+TEST_F(ConnectionTest, UpToHalfOfTheUnitsMayWait) {
   EXPECT_EQ(send(1), Connection::Sent::kPosted);
   EXPECT_EQ(send(2), Connection::Sent::kPosted);
   const auto messages = arrived();
-  EXPECT_FALSE(far_.connection->hold(messages[0]));
+  EXPECT_FALSE(far_.connection->mark_waiting(messages[0]));
   // more than half of the units wait: copy this message
-  EXPECT_TRUE(far_.connection->hold(messages[1]));
+  EXPECT_TRUE(far_.connection->mark_waiting(messages[1]));
   EXPECT_TRUE(far_.connection->finish(messages[1]));
   EXPECT_TRUE(far_.connection->finish(messages[0]));
-  EXPECT_FALSE(far_.connection->hold(messages[0]));
+  EXPECT_FALSE(far_.connection->mark_waiting(messages[0]));
 }
 
 // The sender has used up its credits, and sends nothing whose arrival would trigger another credit
