@@ -156,7 +156,7 @@ TEST_F(ConnectionTest, WakingTakesACreditToo) {
   EXPECT_EQ(sim_.statistics().receiver_not_ready, 0u);
 }
 
-TEST_F(ConnectionTest, UpToHalfOfTheUnitsMayBeHeld) {
+TEST_F(ConnectionTest, UpToHalfOfTheUnitsMayWait) {
   EXPECT_EQ(send(1), Connection::Sent::kPosted);
   EXPECT_EQ(send(2), Connection::Sent::kPosted);
   const auto messages = arrived();
