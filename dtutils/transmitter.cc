@@ -385,18 +385,24 @@ absl::Status Transmitter::post_accounted(WorkRequest& request, TransmitQueue::En
 }
 
 // Tags the memory of a posted piece. If kMaxUses other queue pairs use the memory, it waits for
-// this transfer to complete instead.
-absl::Status Transmitter::note_use(const Piece& piece, bool written_through) {
-  if (written_through || piece.memory->set_last_use(cell_, queue_->signaling_.tag(*lane_))) {
-    return absl::OkStatus();
-  }
+// this transfer to complete instead. Returns no error: the transfer is posted, so its `done`
+// carries the error.
+void Transmitter::note_use(const Piece& piece, bool written_through) {
+  if (written_through || piece.memory->set_last_use(cell_, queue_->signaling_.tag(*lane_))) return;
   // Waits even with FullQueue::kRefuse, because the transfer is already in flight.
   Synchronizer here;
   WorkRequest request;
-  if (absl::Status status = post_accounted(request, &here, true, FullQueue::kWait); !status.ok()) {
-    return status;
+  if (post_accounted(request, &here, true, FullQueue::kWait).ok()) {
+    static_cast<void>(wait(here, kForever));
+    return;
   }
-  return wait(here, kForever);
+  // The queue has failed. Its completions tell when the device no longer accesses the memory.
+  static_cast<void>(wait_until(
+      [&] {
+        queue_->progress();
+        return queue_->is_drained();
+      },
+      kForever));
 }
 
 absl::Status Transmitter::transfer_pieces(Opcode opcode, std::span<const Piece> pieces,
@@ -473,9 +479,7 @@ absl::Status Transmitter::transfer_pieces(Opcode opcode, std::span<const Piece> 
     count(lane_->bytes, bytes);
     sent += bytes;
     const size_t touched_end = std::min(pieces.size(), piece + 1);
-    for (size_t i = first_piece; i < touched_end; ++i) {
-      if (absl::Status status = note_use(pieces[i], inlined); !status.ok()) return status;
-    }
+    for (size_t i = first_piece; i < touched_end; ++i) note_use(pieces[i], inlined);
   } while (piece < pieces.size());
   return absl::OkStatus();
 }
@@ -562,7 +566,8 @@ absl::Status Transmitter::atomic(Opcode opcode, RDMAMemory& local, uint64_t offs
     return status;
   }
   count(lane_->bytes, sizeof(uint64_t));
-  return note_use(piece, false);
+  note_use(piece, false);
+  return absl::OkStatus();
 }
 
 absl::Status Transmitter::fetch_add(RDMAMemory& local, uint64_t offset,

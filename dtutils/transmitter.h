@@ -419,7 +419,7 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
   [[nodiscard]] absl::Status take_credit(FullQueue full_queue);
   [[nodiscard]] absl::Status post_accounted(WorkRequest& request, TransmitQueue::Ending ending,
                                             bool signaled, FullQueue full_queue);
-  [[nodiscard]] absl::Status note_use(const Piece& piece, bool written_through);
+  void note_use(const Piece& piece, bool written_through);
   [[nodiscard]] absl::Status no_memory() const;
   [[nodiscard]] absl::Status too_large(size_t bytes, size_t most) const;
 

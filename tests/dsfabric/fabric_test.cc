@@ -359,51 +359,6 @@ TEST_P(ConsumerTest, EachThreadChooses) {
 INSTANTIATE_TEST_SUITE_P(On, ConsumerTest, ::testing::Values("shm", "fault_shm"),
                          [](const auto& info) { return std::string(info.param); });
 
-// A worker whose calls a helper thread runs polls for a call itself. Meanwhile the helper thread
-// finds the inbox in use, and goes to sleep. The worker leaves the next call to it.
-TEST(HelperTest, AHelperRunsTheCallsThatItsWorkerHasLeft) {
-  static std::atomic<bool> helper_runs, helper_may_end, worker_runs, worker_may_end, last_ran;
-  helper_runs = helper_may_end = worker_runs = worker_may_end = last_ran = false;
-  LocalJobOptions options{.processes = 2,
-                          .transport = transport_case("shm"),
-                          .fabric = {.threads = 2, .helper_threads = 1}};
-  options.init_thread = false;
-  LocalJob job(options);
-  job.run([&](Fabric& fabric, uint32_t thread) {
-    const auto come = [](std::atomic<bool>& event) {
-      return wait_until([&event] { return event.load(); }, soon());
-    };
-    if (fabric.rank() == 1) {
-      auto place = must(fabric.init_thread(thread, CallConsumer::kHelpers));
-      if (thread == 0) {
-        EXPECT_TRUE(come(helper_runs));
-        EXPECT_TRUE(wait_until([&] { return fabric.process_calls(1) == 1; }, soon()));
-      }
-      EXPECT_TRUE(come(last_ran));
-      return;
-    }
-    if (thread != 0) return;
-    const ThreadId first = fabric.thread_of(1, 0);
-    must(call(fabric, fabric.thread_of(1, 1), [] {
-      helper_runs = true;
-      EXPECT_TRUE(wait_until([] { return helper_may_end.load(); }, soon()));
-    }));
-    EXPECT_TRUE(come(helper_runs));
-    must(call(fabric, first, [] {
-      worker_runs = true;
-      EXPECT_TRUE(wait_until([] { return worker_may_end.load(); }, soon()));
-    }));
-    EXPECT_TRUE(come(worker_runs));
-    helper_may_end = true;
-    must(call(fabric, first, [] { last_ran = true; }));
-    // Long enough for the helper thread to be asleep nearly always; the test is also correct if it
-    // is awake.
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    worker_may_end = true;
-    EXPECT_TRUE(come(last_ran));
-  });
-}
-
 // A service thread that reports a failure answers calls outside of a call. It must not wait for
 // credit then: it returns no credits meanwhile.
 TEST(AnswersTest, DoNotWaitForCredit) {

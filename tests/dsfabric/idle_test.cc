@@ -9,6 +9,8 @@
 #include <string>
 #include <thread>
 
+#include "absl/synchronization/notification.h"
+#include "absl/time/time.h"
 #include "dsfabric/fabric.h"
 #include "dsfabric/future.h"
 #include "dsfabric/send_call.h"
@@ -120,57 +122,114 @@ TEST(IdleTest, ASleepingProcessIsWokenByACall) {
   });
 }
 
+// An event for which a thread waits asleep, so that others_sleep() can become true.
+class Event {
+ public:
+  void happen() { notification_.Notify(); }
+  [[nodiscard]] bool happened() const { return notification_.HasBeenNotified(); }
+  void wait() {
+    EXPECT_TRUE(notification_.WaitForNotificationWithTimeout(
+        absl::FromChrono(soon() - std::chrono::steady_clock::now())));
+  }
+
+ private:
+  absl::Notification notification_;
+};
+
+// Waits until all other threads of this process sleep: they have handled what has arrived.
+void wait_until_others_sleep() {
+  const Deadline deadline = soon();
+  do {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  } while (!others_sleep() && std::chrono::steady_clock::now() < deadline);
+}
+
 // A worker receives a service call that blocks. Meanwhile the service thread must leave its port to
 // the worker, also when another call arrives. The worker does not poll after its call.
 TEST(IdleTest, ACallThatArrivesDuringAServiceCallOfAWorkerIsReceived) {
-  static std::atomic<pid_t> worker;
-  static std::atomic<bool> blocked, release, returned, received;
-  worker = 0;
-  blocked = release = returned = received = false;
+  struct State {
+    std::atomic<pid_t> worker{0};
+    std::atomic<int> ran{0};
+    Event ready, blocked, release, received;
+  };
+  static State* state;
+  State here;
+  state = &here;
   LocalJobOptions options;
   options.fabric.heartbeat = std::chrono::hours(1);
   LocalJob job(options);
   job.run([&](Fabric& fabric, uint32_t) {
     if (fabric.rank() == 1) {
-      worker = gettid();
+      here.worker = gettid();
+      here.ready.happen();
       EXPECT_TRUE(wait_until(
           [&] {
             fabric.process_calls();
-            return returned.load();
+            return here.release.happened();
           },
           soon()));
-      EXPECT_TRUE(wait_until([] { return received.load(); }, soon()));
+      here.received.wait();
       return;
     }
-    EXPECT_TRUE(wait_until([] { return worker.load() != 0; }, soon()));
+    here.ready.wait();
     // The service thread may receive the call first.
-    std::atomic<int> ended{0};
-    int sent = 0;
-    EXPECT_TRUE(wait_until(
-        [&] {
-          if (blocked) return true;
-          if (ended != sent) return false;
-          ++sent;
-          must(service_call(
-              fabric, 1,
-              [](uint64_t count) {
-                if (gettid() == worker) {
-                  blocked = true;
-                  EXPECT_TRUE(wait_until([] { return release.load(); }, soon()));
-                  returned = true;
-                }
-                ++*reinterpret_cast<std::atomic<int>*>(count);
-              },
-              reinterpret_cast<uint64_t>(&ended)));
-          return false;
-        },
-        soon()));
-    must(service_call(fabric, 1, [] { received = true; }));
-    // Long enough for the service thread to be asleep again nearly always; the test is also correct
-    // if it is awake.
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-    release = true;
-    EXPECT_TRUE(wait_until([&] { return received && ended == sent; }, soon()));
+    for (int sent = 1; !here.blocked.happened() && !::testing::Test::HasFailure(); ++sent) {
+      must(service_call(fabric, 1, [] {
+        if (gettid() == state->worker) {
+          state->blocked.happen();
+          state->release.wait();
+        }
+        ++state->ran;
+      }));
+      EXPECT_TRUE(wait_until([&] { return here.blocked.happened() || here.ran == sent; }, soon()));
+    }
+    must(service_call(fabric, 1, [] { state->received.happen(); }));
+    wait_until_others_sleep();
+    here.release.happen();
+    here.received.wait();
+  });
+}
+
+// A worker whose calls a helper thread runs polls for a call itself. Meanwhile the helper thread
+// finds the inbox in use, and goes to sleep. The worker leaves the next call to it.
+TEST(IdleTest, AHelperRunsTheCallsThatItsWorkerHasLeft) {
+  struct State {
+    Event helper_runs, helper_may_end, worker_runs, worker_may_end, last_ran;
+  };
+  static State* state;
+  State here;
+  state = &here;
+  LocalJobOptions options{.fabric = {.threads = 2, .helper_threads = 1}};
+  options.fabric.heartbeat = std::chrono::hours(1);
+  options.init_thread = false;
+  LocalJob job(options);
+  job.run([&](Fabric& fabric, uint32_t thread) {
+    if (fabric.rank() == 1) {
+      auto place = must(fabric.init_thread(thread, CallConsumer::kHelpers));
+      if (thread == 0) {
+        here.helper_runs.wait();
+        EXPECT_TRUE(wait_until([&] { return fabric.process_calls(1) == 1; }, soon()));
+      }
+      here.last_ran.wait();
+      return;
+    }
+    if (thread != 0) return;
+    const ThreadId first = fabric.thread_of(1, 0);
+    must(call(fabric, fabric.thread_of(1, 1), [] {
+      state->helper_runs.happen();
+      state->helper_may_end.wait();
+    }));
+    here.helper_runs.wait();
+    must(call(fabric, first, [] {
+      state->worker_runs.happen();
+      state->worker_may_end.wait();
+    }));
+    here.worker_runs.wait();
+    here.helper_may_end.happen();
+    must(call(fabric, first, [] { state->last_ran.happen(); }));
+    wait_until_others_sleep();
+    here.worker_may_end.happen();
+    here.last_ran.wait();
   });
 }
 

@@ -331,6 +331,28 @@ TEST_F(TransmitterTest, AFifthUseIsRecordedThoughTheQueueRefuses) {
   EXPECT_TRUE(from.memory.is_free());
 }
 
+// The use of a posted transfer cannot be recorded, so the transfer is waited for; it fails. It was
+// posted, so only its Synchronizer has the error.
+TEST_F(TransmitterTest, AFifthUseThatFailsIsReportedOnce) {
+  std::vector<TransmitLine> lines;
+  std::vector<Transmitter> transmitters;
+  Local from(*near_, 1024);
+  testing::Buffer to(*far_, 1024);
+  for (size_t i = 0; i < 5; ++i) {
+    lines.push_back(make_line());
+    transmitters.push_back(must(Transmitter::create(*lines[i].near)));
+    if (i < 4) must(transmitters[i].write(from.memory, 0, 1024, to.locator()));
+  }
+  RemoteMemoryLocator revoked = to.locator();
+  revoked.key.value ^= 1;
+  Synchronizer done(1);
+  must(transmitters[4].write(from.memory, 0, 1024, revoked, &done));
+  EXPECT_TRUE(done.done());  // waited for
+  EXPECT_FALSE(done.status().ok());
+  EXPECT_EQ(done.operations_left(), 0u);
+  EXPECT_FALSE(transmitters[4].write(from.memory, 0, 1024, to.locator()).ok());
+}
+
 class RecyclingTest : public TransmitterTest {
  protected:
   static constexpr size_t kUnit = 512;
