@@ -57,6 +57,7 @@ absl::StatusOr<std::unique_ptr<NodeTable>> NodeTable::create(Collectives& all,
   }
   table->bytes_ = geometry.buckets * kBucketBytes;
   table->owner_shift_ = geometry.shift;
+  table->position_mask_ = (uint64_t{1} << geometry.shift) - 1;
   table->rank_ = all.fabric().rank();
   table->nodes_are_mapped_ = !options.remote;
   table->first_mapped_ = table->rank_;
@@ -78,7 +79,18 @@ absl::StatusOr<std::unique_ptr<NodeTable>> NodeTable::create(Collectives& all,
       uint32_t{table->nodes_are_mapped_}, [](uint32_t a, uint32_t b) { return a & b; }, deadline);
   if (!mapped_by_all.ok()) return mapped_by_all.status();
   table->nodes_are_mapped_ = *mapped_by_all != 0;
-  if (!table->nodes_are_mapped_) table->cache_ = std::make_unique<CachedNode[]>(2 * kCachedNodes);
+  if (!table->nodes_are_mapped_) {
+    table->cache_ = std::make_unique<CachedNode[]>(2 * kCachedNodes);
+    return table;
+  }
+  table->parts_ = std::make_unique<const uint64_t*[]>(geometry.processes);
+  for (uint32_t owner = 0; owner < geometry.processes; ++owner) {
+    table->parts_[owner] = table->table_->core().share(owner).mapped.load();
+    if (table->parts_[owner] == nullptr) {  // the owner has failed since
+      table->parts_.reset();
+      break;
+    }
+  }
   return table;
 }
 
@@ -207,6 +219,7 @@ uint64_t NodeTable::round_trips() const {
 }
 
 absl::Status NodeTable::destroy(Deadline deadline) {
+  parts_.reset();
   access_.reset();
   return table_ == nullptr ? absl::OkStatus() : table_->destroy(deadline);
 }

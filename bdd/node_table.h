@@ -12,6 +12,7 @@
 #ifndef CARIAMA_BDD_NODE_TABLE_H_
 #define CARIAMA_BDD_NODE_TABLE_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -170,10 +171,18 @@ class NodeTable {
   }
   [[nodiscard]] Node read_shared(uint64_t index) const {
     if (index == 0) return Node::of(kNoVariable, 0, 0);
-    if (nodes_are_mapped_) [[likely]] {
+    if (parts_ != nullptr) [[likely]] {
+      const uint64_t at = index - 1;
+      const uint64_t* const bucket = parts_[at >> owner_shift_] + 2 * (at & position_mask_);
+      // Relaxed: a word has one value besides 0, and no other memory depends on it.
+      const auto word = [bucket](size_t i) {
+        return std::atomic_ref<uint64_t>(const_cast<uint64_t&>(bucket[i]))
+            .load(std::memory_order_relaxed);
+      };
+      const TableKey<2> stored{word(0), word(1)};
       TableKey<2> key;
-      if (access_->read(index - 1, key) == TableOutcome::kFound) [[likely]]
-        return {key[0], key[1]};
+      decode_key(stored.data(), 2, key.data());
+      return {key[0], key[1]};
     }
     return read_remote(index);
   }
@@ -217,10 +226,14 @@ class NodeTable {
   // A table of a job.
   std::unique_ptr<Table> table_;
   std::unique_ptr<Access> access_;
+  // If all parts are mapped: their buckets, by owner. They stay mapped if their owner fails; a
+  // find-or-put notices the failure.
+  std::unique_ptr<const uint64_t*[]> parts_;
   // The caches, if a part of the table is not mapped: places of indices, then those of contents.
   mutable std::unique_ptr<CachedNode[]> cache_;
   bool nodes_are_mapped_ = false;
   uint32_t owner_shift_ = 0;
+  uint64_t position_mask_ = 0;
   uint32_t rank_ = 0;
   uint32_t first_mapped_ = 0;
   uint64_t remote_ = 0;

@@ -25,6 +25,7 @@ OperationCache::OperationCache(std::span<std::byte> memory)
   // All processes store the same value.
   uint64_t unused = 0;
   header_->mask.compare_exchange_strong(unused, std::min(most_, kInitialEntries) - 1);
+  mask_ = mask();
   grow_at_ = std::min(most_, kInitialEntries);
 }
 

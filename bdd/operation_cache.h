@@ -101,7 +101,7 @@ class OperationCache {
     return header_ == nullptr ? mask_ : header_->mask.load(std::memory_order_relaxed);
   }
   [[nodiscard]] bool find_shared(uint64_t a, uint64_t b, uint64_t c, Edge& result) const {
-    const Entry& entry = entries_[hash(a, b, c) & mask()];
+    const Entry& entry = entries_[hash(a, b, c) & mask_];
     const uint64_t before = word(entry.a).load(std::memory_order_acquire);
     if (((before ^ a) & ~kVersions) != 0) return false;  // another key, empty, or locked
     // Acquire: a word that a later writer stored makes that writer's lock visible to the last load.
@@ -114,9 +114,15 @@ class OperationCache {
     return true;
   }
   void put_shared(uint64_t a, uint64_t b, uint64_t c, Edge result) {
-    Entry& entry = entries_[hash(a, b, c) & mask()];
+    mask_ = header_->mask.load(std::memory_order_relaxed);
+    Entry& entry = entries_[hash(a, b, c) & mask_];
     uint64_t before = word(entry.a).load(std::memory_order_relaxed);
     if ((before & kLock) != 0) return;
+    // Another process has entered the same result: a write would take the line from its cache.
+    if (((before ^ a) & ~kVersions) == 0 && word(entry.b).load(std::memory_order_relaxed) == b &&
+        word(entry.c).load(std::memory_order_relaxed) == c) {
+      return;
+    }
     if (!word(entry.a).compare_exchange_strong(before, before | kLock, std::memory_order_acquire)) {
       return;
     }
@@ -135,8 +141,10 @@ class OperationCache {
 
   Entry* entries_ = nullptr;
   Header* header_ = nullptr;  // of a shared cache
-  uint64_t mask_ = 0;         // of a private cache: number of entries - 1
-  uint64_t most_ = 0;         // largest number of entries
+  // Number of entries - 1. Of a shared cache: as of the last put() of this object. With an older,
+  // smaller value, find() does not find the entries that were put in the upper half since.
+  uint64_t mask_ = 0;
+  uint64_t most_ = 0;  // largest number of entries
   uint64_t entered_ = 0;
   uint64_t grow_at_ = 0;
 };

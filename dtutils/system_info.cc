@@ -2,6 +2,7 @@
 
 #include <numaif.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/utsname.h>
 #include <unistd.h>
@@ -17,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "dtutils/internal/byte_size.h"
+#include "dtutils/internal/huge_pages.h"
 #include "dtutils/internal/sysfs.h"
 #include "dtutils/internal/system_info_below.h"
 
@@ -275,7 +277,11 @@ std::vector<Shortfall> find_shortfalls(const SystemInfo& info) {
                      "as root: echo 512 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages "
                      "(1 GiB); for 1 GiB pages boot with hugepagesz=1G hugepages=N"});
     const std::string& shared = info.transparent.shmem_enabled;
-    if (shared != "always" && shared != "advise" && shared != "within_size" && shared != "force") {
+    // "never", the default, does not prevent MADV_COLLAPSE (Linux 6.1). A request for 0 bytes
+    // changes nothing; it fails if the kernel does not know it.
+    const bool collapses = shared == "never" && madvise(nullptr, 0, MADV_COLLAPSE) == 0;
+    if (shared != "always" && shared != "advise" && shared != "within_size" && shared != "force" &&
+        !collapses) {
       found.push_back({"transparent_shared",
                        "the kernel gives no transparent huge pages to shared memory",
                        absl::StrCat("as root: echo advise > ", kThpFolder, "/shmem_enabled")});

@@ -65,29 +65,45 @@ struct InPool {
   static void serve_thieves() { pool::communicate(); }
 };
 
+// A worker that has so many tasks for thieves computes both parts of a step itself. Thieves take
+// the oldest tasks, which are the largest; the worker forks again when they have taken some.
+inline constexpr size_t kEnoughTasks = 8;
+
+// Returns true if the calling task computes the parts of a step one after the other. Otherwise it
+// forks.
+template <typename Where>
+[[gnu::always_inline]] inline bool in_sequence(Where) {
+  if constexpr (Where::kForks) {
+    if (Where::spare_tasks() < kEnoughTasks) return false;
+    Where::serve_thieves();
+  }
+  return true;
+}
+
 template <typename Closure>
 Edge run_closure(Closure closure) {
   return closure();
 }
 
-// Computes low() and high(), which return edges. In a job, low() runs as a child task. Its closure
-// is copied as bytes.
+// Computes low() and high(), which return edges. In a job, low() runs as a child task, unless this
+// worker has enough tasks. Its closure is copied as bytes.
 template <typename Where, typename Low, typename High>
-[[gnu::always_inline]] inline Two fork(Where, Low low, High high) {
-  if constexpr (std::is_same_v<Where, InPool>) {
-    pool::Children<&run_closure<Low>> child;
-    child.spawn(low);
-    const Edge above = high();
-    return {child.sync(), above};
-  } else if constexpr (Where::kForks) {
-    auto child = spawn(low);
-    const Edge above = high();
-    const Edge below = join(std::move(child));
-    return {below, above};
-  } else {
-    const Edge below = low();
-    return {below, high()};
+[[gnu::always_inline]] inline Two fork(Where where, Low low, High high) {
+  if (!in_sequence(where)) {
+    if constexpr (std::is_same_v<Where, InPool>) {
+      pool::Children<&run_closure<Low>> child;
+      child.spawn(low);
+      const Edge above = high();
+      return {child.sync(), above};
+    } else if constexpr (Where::kForks) {
+      auto child = spawn(low);
+      const Edge above = high();
+      const Edge below = join(std::move(child));
+      return {below, above};
+    }
   }
+  const Edge below = low();
+  return {below, high()};
 }
 
 // Returns true if the calling task computes the rest of an operation in the batch of its worker,
@@ -241,7 +257,7 @@ Edge quantify(Where where, Edge a, Edge cube) {
   if (in_batch(where)) {
     return run_in_batch(where, [=](Batch& batch) { return batch.quantify(a, cube); });
   }
-  if (quantified && !Where::kForks) {
+  if (quantified && in_sequence(where)) {
     result = quantify(where, of_a.low, rest);
     if (result != kTrue) result = disjoin(where, result, quantify(where, of_a.high, rest));
   } else {
@@ -283,7 +299,7 @@ Edge conjoin_quantify(Where where, Edge a, Edge b, Edge cube) {
   if (in_batch(where)) {
     return run_in_batch(where, [=](Batch& batch) { return batch.conjoin_quantify(a, b, cube); });
   }
-  if (quantified && !Where::kForks) {
+  if (quantified && in_sequence(where)) {
     result = conjoin_quantify(where, of_a.low, of_b.low, rest);
     if (result != kTrue) {
       result = disjoin(where, result, conjoin_quantify(where, of_a.high, of_b.high, rest));

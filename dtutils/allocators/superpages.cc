@@ -19,14 +19,11 @@
 #include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/byte_size.h"
+#include "dtutils/internal/huge_pages.h"
 #include "dtutils/internal/page_query.h"
 #include "dtutils/internal/shared_file.h"
 #include "dtutils/internal/sysfs.h"
 #include "dtutils/system_info.h"
-
-#ifndef MADV_POPULATE_WRITE
-#define MADV_POPULATE_WRITE 23  // Linux 5.14; older libc headers lack it
-#endif
 
 namespace cariama {
 namespace {
@@ -128,6 +125,24 @@ bool populate(std::byte* address, size_t length, bool hugetlb) {
     *reinterpret_cast<volatile std::byte*>(address + offset) = std::byte{0};
   }
   return true;
+}
+
+// Requests huge pages for shared memory of which no page is present yet. In contrast to
+// MADV_HUGEPAGE, MADV_COLLAPSE does not depend on shmem_enabled, whose default is "never". It fails
+// for a range without any page, and fills the rest of a range that has one: so it takes less time
+// than populating small pages and collapsing them. Stops at the first failure, which is immediate
+// before Linux 6.1; populate() makes the remaining pages present.
+void collapse(std::byte* address, size_t length) {
+  const size_t whole = length / kHugePage * kHugePage;
+  // A few large calls: each begins with work on all CPUs.
+  constexpr size_t kPart = 64 * kHugePage;
+  for (size_t start = 0; start < whole; start += kPart) {
+    const size_t bytes = std::min(kPart, whole - start);
+    for (size_t offset = 0; offset < bytes; offset += kHugePage) {
+      if (!populate(address + start + offset, base_page(), /*hugetlb=*/false)) return;
+    }
+    if (madvise(address + start, bytes, MADV_COLLAPSE) != 0) return;
+  }
 }
 
 PageKind observed_kind(const std::byte* address, size_t length) {
@@ -254,7 +269,10 @@ bool Superpage::map(const SuperpageRequest& request, PageKind kind, int numa_nod
     static_cast<void>(place(address_, length_, numa_node, is_hugetlb(kind)));
   }
   // The return code of madvise is not reliable; observed_kind() below reads smaps.
-  if (kind == PageKind::kTransparent) static_cast<void>(madvise(address_, length_, MADV_HUGEPAGE));
+  if (kind == PageKind::kTransparent) {
+    static_cast<void>(madvise(address_, length_, MADV_HUGEPAGE));
+    if (request.shareable) collapse(address_, length_);
+  }
   if (!populate(address_, length_, is_hugetlb(kind))) return false;
 
   page_kind_ = observed_kind(address_, length_);

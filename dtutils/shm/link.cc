@@ -312,16 +312,33 @@ void Link::add(const RemoteRegion& region) {
   regions_[index].set(region, &key_table(control_)[index].key);
 }
 
+// Returns an address, not reserved, at which large pages of the file can be mapped as such: where
+// address and offset differ by a multiple of 2 MiB. The kernel aligns only mappings of hugetlb
+// files by itself. Returns nullptr for small pieces, and if there is no such address.
+void* Link::aligned_place(const Piece& piece) {
+  constexpr uint64_t kHugePage = uint64_t{2} << 20;
+  if (piece.length < kHugePage) return nullptr;
+  const uint64_t reserved = piece.length + kHugePage;
+  void* const range =
+      mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (range == MAP_FAILED) return nullptr;
+  munmap(range, reserved);
+  const auto begin = reinterpret_cast<uint64_t>(range);
+  return reinterpret_cast<void*>(begin + (piece.start - begin) % kHugePage);
+}
+
 // Maps a piece, at its previous address if it was mapped before: an operation still in flight there
 // then accesses the memory for which it was meant.
 void* Link::map(const Piece& piece, int descriptor) {
   const auto before = retired_.find(piece);
-  void* const hint = before == retired_.end() ? nullptr : before->second;
+  const bool again = before != retired_.end();
+  // Without MAP_FIXED the kernel takes another address if this one is in use by now.
+  void* const wanted = again ? before->second : aligned_place(piece);
   void* const address =
-      mmap(hint, piece.length, piece.protection, MAP_SHARED | (hint != nullptr ? MAP_FIXED : 0),
-           descriptor, static_cast<off_t>(piece.start));
+      mmap(wanted, piece.length, piece.protection, MAP_SHARED | (again ? MAP_FIXED : 0), descriptor,
+           static_cast<off_t>(piece.start));
   // Erased also if mmap failed, because the content of that address range is then unknown.
-  if (hint != nullptr) retired_.erase(before);
+  if (again) retired_.erase(before);
   return address;
 }
 

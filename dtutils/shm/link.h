@@ -97,6 +97,7 @@ class Link {
   [[nodiscard]] std::optional<RemoteRegion> find_slow(uint64_t key);
   bool drain_locked();
   void add_mapped(const Message& message, const FileDescriptor& descriptor);
+  [[nodiscard]] static void* aligned_place(const Piece& piece);
   [[nodiscard]] void* map(const Piece& piece, int descriptor);
   void add(const RemoteRegion& region);
   void retire(uint32_t index);

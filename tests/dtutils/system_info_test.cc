@@ -229,7 +229,7 @@ TEST(Shortfalls, HugePages) {
   SystemInfo info = comfortable();
   info.huge_pages[0].free = 0;
   EXPECT_THAT(only(info, "huge_pages").remedy, HasSubstr("nr_hugepages"));
-  info.transparent.shmem_enabled = "never";
+  info.transparent.shmem_enabled = "deny";
   EXPECT_EQ(find_shortfalls(info).size(), 2u);
   EXPECT_EQ(find_shortfalls(info)[1].name, "transparent_shared");
   info.huge_pages.push_back({-1, uint64_t{1} << 30, 1, 1});  // 1 GiB pages suffice, too

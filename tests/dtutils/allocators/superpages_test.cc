@@ -19,6 +19,7 @@
 #include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/byte_size.h"
+#include "dtutils/internal/huge_pages.h"
 #include "dtutils/internal/page_query.h"
 #include "dtutils/system_info.h"
 #include "tests/dtutils/allocators/huge_page_pool.h"
@@ -268,11 +269,28 @@ TEST(SuperpageOfTheMachine, SizeThatIsNoMultipleOfHugePagesStaysOffThePool) {
   EXPECT_GE(page->page_kind(), PageKind::kTransparent);
 }
 
+// Returns true if the kernel joins the pages of 4 MiB of shared memory on request.
+bool kernel_collapses() {
+  const auto page = Superpage::obtain({.bytes = 4 * kMiB, .largest_page = PageKind::kBase});
+  return page.ok() && madvise(page->address(), page->length(), MADV_COLLAPSE) == 0;
+}
+
+// The default of shmem_enabled is "never", which MADV_COLLAPSE does not heed.
+TEST(SuperpageOfTheMachine, SharedMemoryIsCollapsed) {
+  if (!kernel_collapses()) GTEST_SKIP() << "MADV_COLLAPSE fails: " << std::strerror(errno);
+  // No multiple of 2 MiB: the rest has base pages.
+  constexpr size_t kBytes = 300 * kMiB + 4096;
+  const auto page = Superpage::obtain({.bytes = kBytes, .largest_page = PageKind::kTransparent});
+  ASSERT_TRUE(page.ok());
+  EXPECT_EQ(page->page_kind(), PageKind::kTransparent);
+  EXPECT_EQ(internal::query_mapping(page->address())->shared_huge_mapped, 300 * kMiB);
+}
+
 // madvise(MADV_HUGEPAGE) on a memfd returns 0 with either setting; only smaps shows the difference.
 TEST(SuperpageOfTheMachine, TransparentSharedMemoryCountsOnlyIfShown) {
   const std::string file = "/sys/kernel/mm/transparent_hugepage/shmem_enabled";
   {
-    const Setting off(file, "never");
+    const Setting off(file, "deny");
     if (!off.done()) GTEST_SKIP() << "shmem_enabled can be changed by root only";
     const auto page =
         Superpage::obtain({.bytes = 4 * kMiB, .largest_page = PageKind::kTransparent});

@@ -3,6 +3,8 @@
 #include <fstream>
 #include <set>
 
+#include "dtutils/allocators/superpages.h"
+#include "dtutils/internal/page_query.h"
 #include "dtutils/shm/control_segment.h"
 #include "dtutils/shm/region_table.h"
 #include "tests/dtutils/shm/shm_node.h"
@@ -140,6 +142,40 @@ void register_again_and_again(bool same_memory) {
     } else {
       EXPECT_EQ(places.size(), kRounds);
       EXPECT_LE(mappings_of(places), 8u);
+    }
+    must(exchange.put("done", ""));
+  });
+}
+
+// A peer maps memory at an address at which the kernel can map its large pages, and with them where
+// the owner has them.
+TEST(ShmRegion, APeerMapsMemoryWithTheOwnersPages) {
+  constexpr size_t kBytes = 4 << 20;
+  testing::run_test_processes(2, [](Exchange& exchange) {
+    ShmNode node;
+    connect_to(exchange, *node.queue_pair, 1 - exchange.rank());
+    if (exchange.rank() == 1) {
+      const Superpage memory =
+          must(Superpage::obtain({.bytes = kBytes, .largest_page = PageKind::kTransparent}));
+      auto region = must(node.domain->register_memory(memory.source(), Access::kAll));
+      put_plain(exchange, "kind", memory.page_kind());
+      put_plain(exchange, "region", region->locator());
+      static_cast<void>(must(exchange.get(0, "done", soon())));
+      return;
+    }
+    const auto kind = get_plain<PageKind>(exchange, 1, "kind");
+    const auto remote = get_plain<RemoteMemoryLocator>(exchange, 1, "region");
+    // A transfer waits until the region is known here, direct_access() does not.
+    EXPECT_EQ(node.run(remote_request(Opcode::kWrite, node.segment(0, 8), remote.slice(0, 8))),
+              CompletionStatus::kSuccess);
+    std::byte* const mapped = node.queue_pair->direct_access(remote);
+    ASSERT_NE(mapped, nullptr);
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(mapped) % (2 << 20), 0u);
+    for (size_t at = 0; at < kBytes; at += 4096) mapped[at] = std::byte{1};
+    const auto pages = cariama::internal::query_mapping(mapped);
+    ASSERT_TRUE(pages.has_value());
+    if (kind == PageKind::kTransparent) {
+      EXPECT_EQ(pages->shared_huge_mapped, kBytes);
     }
     must(exchange.put("done", ""));
   });
