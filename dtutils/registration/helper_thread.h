@@ -138,6 +138,7 @@ struct HelperStatistics {
   uint64_t kept = 0;  // the next use was too near
   uint64_t registered_ahead = 0;
   uint64_t given_up = 0;        // registered ahead and not used
+  uint64_t forgotten = 0;       // now: regions that the cache has forgotten, the helper not yet
   int64_t cpu_nanoseconds = 0;  // of the helper's thread
   int64_t wake_delay = 0;       // by which the helper wakes late, ns
   PredictionErrors errors;
@@ -149,7 +150,7 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
   // threads use stays registered until the budget ends the registration.
   static constexpr size_t kMaxThreads = 256;
 
-  // One policy serves one cache.
+  // One policy serves one cache at a time. The next one begins without predictions.
   explicit HelperPolicy(HelperOptions options);
   ~HelperPolicy() override;
 
@@ -191,8 +192,10 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
 
   [[nodiscard]] Queue* queue_of_this_thread();
   void run();
+  void clear();
   void take_forgotten();
   void drop_forgotten();
+  void discard_records();
   [[nodiscard]] bool take_record();
   void process_record(Communicator& from, const Record& record);
   void reconsider(uint64_t region, Known& known);
@@ -226,6 +229,7 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
   std::vector<uint64_t> forgotten_;
   std::vector<uint64_t> gone_;  // taken from forgotten_; of the helper
   std::atomic<bool> any_forgotten_{false};
+  std::atomic<uint64_t> forgotten_count_{0};  // in forgotten_ and gone_
 
   // Owned by the thread that calls step().
   std::unordered_map<uint64_t, Known> known_;

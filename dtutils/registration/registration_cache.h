@@ -20,8 +20,12 @@
 // address it would read and write pages that the program no longer sees. By userfaultfd the cache
 // detects that memory was unmapped (also in part), moved (mremap), mapped again or discarded
 // (madvise DONTNEED, FREE, REMOVE), and never uses that registration again: an acquire() that
-// starts after the call has returned makes a new registration. The kernel raises no event for
-// shmdt(2), and for fallocate(2) with FALLOC_FL_PUNCH_HOLE on a memfd: call forget() before them.
+// starts after the call has returned makes a new registration. Not covered: the kernel frees the
+// addresses before it raises the event and lets munmap() or mremap() return. If another thread maps
+// memory at these addresses in between, and acquires it, that acquire() may return the registration
+// of the old pages. Where one thread unmaps registered memory (free() of a large block does, too)
+// while others map memory, call forget() before. The kernel raises no event for shmdt(2), and for
+// fallocate(2) with FALLOC_FL_PUNCH_HOLE on a memfd: call forget() before them.
 // Memory that cannot be watched (backed by a file on disk, or where the system refuses userfaultfd)
 // is registered at each use and never stays registered; one diagnostic message reports this.
 //
@@ -81,7 +85,8 @@ enum class Invalidation : uint8_t {
 
 struct RegistrationOptions {
   // The largest number of bytes that are registered at a time, in whole pages. 0: 80 % of
-  // RLIMIT_MEMLOCK if that limit is set, else a quarter of the machine's memory.
+  // RLIMIT_MEMLOCK if that limit is set and the pinner's memory counts against it, else a quarter
+  // of the machine's memory.
   uint64_t max_bytes = 0;
   // The largest number of regions that are registered at a time. Adapters, and the default of
   // vm.max_map_count (65530), permit some tens of thousands.

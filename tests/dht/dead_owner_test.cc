@@ -68,6 +68,104 @@ void lose_an_owner(Fabric& fabric, bool remote) {
   must(table->destroy(soon()));
 }
 
+// Returns a key of `owner`.
+TableKey<2> key_of(const HashTable<2>& table, uint32_t owner, std::mt19937_64& random) {
+  TableKey<2> key = random_key<2>(random);
+  while (table.owner_of(key) != owner) key = random_key<2>(random);
+  return key;
+}
+
+// The owner executes the compare-and-swaps, and is stopped: the operation ends by its deadline, and
+// its transfer stays in flight.
+TEST(StoppedOwnerTest, OperationsThatEndedByTheirDeadlineAreNotActive) {
+  run_job_with_a_victim(2, 1, [](Fabric& fabric) {
+    Collectives all(fabric, {.leave_out_dead = true});
+    auto table = must(HashTable<2>::create(all,
+                                           {.buckets = 4096,
+                                            .force_remote = true,
+                                            .atomics = AtomicsBy::kOwner,
+                                            .timeout = std::chrono::milliseconds(200)},
+                                           soon()));
+    auto access = must(table->access({.in_flight = 2}));
+    const std::vector<std::optional<pid_t>> processes = must(all.all_gather(getpid(), soon()));
+    std::mt19937_64 random(1);
+    if (fabric.rank() == 1) return wait_to_be_killed(fabric);
+    // An operation may end by its deadline on a busy machine.
+    while (access->find_or_put(key_of(*table, 1, random)).outcome != TableOutcome::kInserted) {
+    }
+    kill(*processes[1], SIGSTOP);
+    // The CAS of an insert that is only started stays in flight. After two, a third one is refused.
+    for (int operation = 0; operation < 4; ++operation) {
+      uint64_t ended = 0;
+      TableOutcome outcome = TableOutcome::kFound;
+      const auto on_end = [&](uint64_t tag, const TableResult& result, const TableKey<2>&) {
+        ended = tag;
+        outcome = result.outcome;
+      };
+      const TableKey<2> key = key_of(*table, 1, random);
+      while (!access->start_find_or_put(key, 7)) access->poll(on_end);
+      while (access->active() != 0) {
+        access->await_ended();
+        access->poll(on_end);
+      }
+      EXPECT_EQ(ended, 7u);
+      EXPECT_EQ(outcome, TableOutcome::kUnavailable);
+      EXPECT_TRUE(absl::IsDeadlineExceeded(access->status())) << access->status();
+    }
+    // So are operations that block.
+    std::vector<TableKey<2>> keys;
+    for (int i = 0; i < 10; ++i) keys.push_back(key_of(*table, 1, random));
+    std::vector<TableResult> results(keys.size());
+    access->find_or_put(keys, results);
+    for (const TableResult& result : results) {
+      EXPECT_EQ(result.outcome, TableOutcome::kUnavailable);
+    }
+    EXPECT_EQ(access->find_or_put(keys[0]).outcome, TableOutcome::kUnavailable);
+    kill(*processes[1], SIGKILL);
+  });
+}
+
+// A process that is stopped and was never connected costs one time limit for a connection, not some
+// for each key.
+TEST(StoppedOwnerTest, ItIsConnectedToOnce) {
+  constexpr uint32_t kObserver = 3;  // not connected to the victim by a binomial tree
+  constexpr uint32_t kVictim = 4;
+  FabricOptions options;
+  options.timeout = std::chrono::seconds(3);
+  RunOptions run;
+  run.may_die = {kVictim};
+  const absl::Status status = try_process_job(
+      5, options,
+      [](Fabric& fabric) {
+        Collectives all(fabric, {.leave_out_dead = true});
+        auto table =
+            must(HashTable<2>::create(all, {.buckets = 4096, .force_remote = true}, soon()));
+        const std::vector<std::optional<pid_t>> processes = must(all.all_gather(getpid(), soon()));
+        must(all.barrier(soon()));
+        if (fabric.rank() == kVictim) return wait_to_be_killed(fabric);
+        if (fabric.rank() == kObserver) {
+          kill(*processes[kVictim], SIGSTOP);
+          auto access = must(table->access());
+          std::mt19937_64 random(1);
+          std::vector<TableKey<2>> keys;
+          for (int i = 0; i < 20; ++i) keys.push_back(key_of(*table, kVictim, random));
+          std::vector<TableResult> results(keys.size());
+          const auto begin = std::chrono::steady_clock::now();
+          access->find_or_put(keys, results);
+          for (const TableResult& result : results) {
+            EXPECT_EQ(result.outcome, TableOutcome::kUnavailable);
+          }
+          EXPECT_EQ(access->find(keys[0]).outcome, TableOutcome::kUnavailable);
+          EXPECT_LT(std::chrono::steady_clock::now() - begin, 5 * fabric.options().timeout);
+          EXPECT_FALSE(access->status().ok());
+          kill(*processes[kVictim], SIGKILL);
+        }
+        must(all.barrier(soon()));
+      },
+      run);
+  EXPECT_TRUE(status.ok()) << status;
+}
+
 TEST(DeadOwnerTest, ItsKeysAreUnavailable) {
   for (const bool remote : {false, true}) {
     run_job_with_a_victim(3, 2, [remote](Fabric& fabric) { lose_an_owner(fabric, remote); });

@@ -399,6 +399,48 @@ TEST(HelperPolicy, WithoutAnIdleCoreMemoryStaysPinned) {
   EXPECT_EQ(policy->statistics().records, 0u);
 }
 
+// Names of regions that the cache has forgotten are not collected where no helper needs them.
+TEST(HelperPolicy, ForgottenRegionsTakeNoMemoryWithoutAnIdleCore) {
+  static HelperBoard board;
+  HelperOptions options;
+  options.board = &board;
+  options.idle_cores = 0;
+  auto policy = stepped_helper(options);
+  VirtualCache it(policy);
+  for (uint64_t round = 0; round < 100'000; ++round) {
+    policy->forgotten({round});
+    if (round % 1000 == 999) static_cast<void>(policy->step());
+  }
+  EXPECT_EQ(policy->statistics().forgotten, 0u);
+}
+
+TEST(HelperPolicy, ForgottenRegionsTakeNoMemoryWithoutAThread) {
+  HelperPolicy policy({});  // not attached, so it has no thread
+  for (uint64_t round = 0; round < 1000; ++round) policy.forgotten({round});
+  EXPECT_EQ(policy.statistics().forgotten, 0u);
+}
+
+// The regions of two caches have equal names.
+TEST(HelperPolicy, PredictsNothingFromThePreviousCache) {
+  auto policy = stepped_helper();
+  const MappedPages pages(1);
+  const auto use = [&](VirtualCache& it) { EXPECT_TRUE(it.cache->acquire(pages.get(), 1).ok()); };
+  {
+    VirtualCache first(policy);
+    for (int round = 1; round <= 5; ++round) {
+      first.run_until(round * 50 * kMillisecond);
+      use(first);
+    }
+    first.run_until(260 * kMillisecond);
+    EXPECT_NE(first.cache->statistics().registered_ahead, 0u);
+  }
+  VirtualCache second(policy);
+  use(second);
+  second.run_until(500 * kMillisecond);
+  EXPECT_EQ(second.cache->statistics().registered_ahead, 0u);
+  EXPECT_EQ(second.counts->bytes, 0u);
+}
+
 // The real helper thread: all uses find or make a registration, and all threads end.
 TEST(HelperPolicy, TheThreadWorksBesideTheApplication) {
   auto policy = std::make_shared<HelperPolicy>(HelperOptions{});

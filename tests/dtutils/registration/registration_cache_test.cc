@@ -186,6 +186,23 @@ TEST(RegistrationCache, EvictsTheLeastRecentlyUsedAndKeepsTheBudget) {
   EXPECT_LE(it.counts->most_bytes, options.max_bytes);
 }
 
+// A range is registered as a longer one that was registered before, if there is room for that.
+TEST(RegistrationCache, ALongerKnownRangeIsNotNeededAtTheBudget) {
+  RegistrationOptions options;
+  options.max_bytes = 20 * kTestPage;
+  const CacheFixture it(options);
+  const MappedPages longer(16);
+  const MappedPages other(10);
+  EXPECT_FALSE(it.touch(longer.get(), longer.bytes()));
+  auto held = it.cache->acquire(other.get(), other.bytes());
+  ASSERT_TRUE(held.ok()) << held.status();
+  EXPECT_FALSE(it.touch(longer.get(), 2 * kTestPage));
+  EXPECT_EQ(it.counts->bytes, 12 * kTestPage);
+  const auto too_long = it.cache->acquire(longer.get(), 11 * kTestPage);
+  EXPECT_EQ(too_long.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_FALSE(it.touch(longer.get(), 10 * kTestPage));
+}
+
 TEST(RegistrationCache, KeepsTheBudgetOfRegions) {
   RegistrationOptions options;
   options.max_regions = 2;
@@ -495,6 +512,23 @@ TEST(RegistrationCache, WorksWhereUserfaultfdIsFiltered) {
     const bool second = it.touch(pages.get(), 1);
     return !it.cache->watches() && !first && !second && it.counts->bytes == 0 &&
            said.find("userfaultfd") != std::string::npos;
+  }));
+}
+
+// A program may lower its limit of descriptors to 0, as sandboxes do: poll(2) then fails.
+TEST(RegistrationCache, MemoryCanBeUnmappedWithoutDescriptors) {
+  EXPECT_TRUE(in_child([] {
+    alarm(60);  // an munmap() that waits for ever
+    const CacheFixture it;
+    const rlimit none{0, 0};
+    if (setrlimit(RLIMIT_NOFILE, &none) != 0) return false;
+    for (int round = 0; round < 3; ++round) {
+      MappedPages pages(1);
+      if (it.touch(pages.get(), 1)) return false;
+      if (it.cache->watches() && !it.touch(pages.get(), 1)) return false;
+      pages.unmap();
+    }
+    return it.cache->statistics().hits == (it.cache->watches() ? 3u : 0u);
   }));
 }
 
