@@ -17,9 +17,9 @@
 // RDMAAggregatorGlobal.
 //
 // Memory. Let the job have N nodes of p processes of T threads, so that P = N p. Channels per
-// thread: N - 1 to other nodes, p T to the own node, p T as a router. With p T = N, that is 3 sqrt(P T)
-// per thread, instead of P T with kDirect. Each channel has at least chunks_per_request *
-// chunk_bytes at its receiver (messenger_options.h); statistics() says how much. In addition: 12
+// thread: N - 1 to other nodes, p T to the own node, p T as a router. With p T = N, that is
+// 3 sqrt(P T) per thread, instead of P T with kDirect. Each channel has at least chunks_per_request
+// * chunk_bytes at its receiver (messenger_options.h); statistics() says how much. In addition: 12
 // bytes per process of the job, for the nodes; 8 bytes per channel that may be needed; and per
 // channel of a router the deferred calls, at most 8 chunks. Everything is allocated on first use.
 //
@@ -199,8 +199,8 @@ class CARIAMA_RIUTILS_EXPORT RoutedAggregator {
     static_assert(!(internal::kIsCompletion<Args> || ...),
                   "cariama: a call of a RoutedAggregator takes no completion; a messenger's does");
     if constexpr (internal::require_function<F>() && !(internal::kIsCompletion<Args> || ...)) {
-      return send<CallOptions<Options...>>(
-          destination, make_call(function, std::forward<Args>(arguments)...));
+      return send<CallOptions<Options...>>(destination,
+                                           make_call(function, std::forward<Args>(arguments)...));
     } else {
       return {};
     }

@@ -49,7 +49,8 @@ void run_forwarded_call(IncomingCall& call) {
     return;
   }
   // A forwarded call is not forwarded again: see "Deadlock" in routed_aggregator.h.
-  if (head.origin >= fabric->total_threads() || stub == &forward_call || stub == &run_forwarded_call) {
+  if (head.origin >= fabric->total_threads() || stub == &forward_call ||
+      stub == &run_forwarded_call) {
     call.outcome = CallOutcome::kMalformed;
     return;
   }
@@ -93,7 +94,7 @@ void Forwarder::forward(const RoutedHead& head, IncomingCall& call) {
   Entry& to = entry(head);
   const uint32_t origin = fabric_.rank_of(call.source_thread);
   const ForwardedCall forwarded({call.source_thread, head.function},
-                             call.closure.subspan(sizeof head));
+                                call.closure.subspan(sizeof head));
   const CallResult sent =
       to.channel->sender().send<true>(forwarded, WhenNoRoom::of(WhenFull::kRetryAsync, false));
   if (sent.ok()) [[likely]] {

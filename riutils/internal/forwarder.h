@@ -89,7 +89,7 @@ class Forwarder {
 
   Fabric& fabric_;
   const uint32_t index_;
-  mutable std::mutex mutex_;  // guards changes of entries_
+  mutable std::mutex mutex_;           // guards changes of entries_
   std::map<uint32_t, Entry> entries_;  // by RoutedHead::destination
   std::array<Entry*, 64> recent_{};
   std::vector<Entry*> touched_;  // entries with calls that are not published

@@ -17,11 +17,11 @@
 namespace cariama {
 namespace {
 
+using ::testing::HasSubstr;
 using testing::must;
 using testing::run_job_with_a_victim;
 using testing::run_process_job;
 using testing::soon;
-using ::testing::HasSubstr;
 
 struct RoutedArrivals {
   uint64_t next[16] = {};  // by sender
@@ -64,9 +64,9 @@ TEST(RoutedProcesses, SixteenProcessesCallEachOther) {
     EXPECT_EQ(routed_arrivals.disorder, 0u);
     EXPECT_EQ(routed_arrivals.sum, 16 * kCalls / 10 * (9 + 3000));
     const RoutingStatistics statistics = aggregator.statistics();
-    EXPECT_EQ(statistics.channels, 3u + 4u);            // instead of 16
-    EXPECT_EQ(statistics.forwarding_channels, 3u);      // its own calls take one hop
-    EXPECT_EQ(statistics.routed, 3 * 3 * kCalls);       // three destinations on three nodes
+    EXPECT_EQ(statistics.channels, 3u + 4u);        // instead of 16
+    EXPECT_EQ(statistics.forwarding_channels, 3u);  // its own calls take one hop
+    EXPECT_EQ(statistics.routed, 3 * 3 * kCalls);   // three destinations on three nodes
     EXPECT_EQ(statistics.forwarded, 3 * 3 * kCalls);
     EXPECT_TRUE(aggregator.shutdown(soon()));
   });

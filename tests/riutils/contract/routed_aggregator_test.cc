@@ -275,8 +275,9 @@ TEST_P(RoutedInThreads, ASlowDestinationIsFeltByTheSender) {
       for (uint64_t before = UINT64_MAX; (before != sent || postponed == 0) && sent < kMost;) {
         before = sent;
         while (sent < kMost) {
-          const CallResult result =
-              aggregator.call<Fail>(3, [sent] { RoutedCall{0, 3, sent}(nullptr, 0); });
+          const CallResult result = aggregator.call<Fail>(3, [sent] {
+            RoutedCall{0, 3, sent}(nullptr, 0);
+          });
           if (!result) {
             EXPECT_TRUE(absl::IsResourceExhausted(result.status())) << result.status();
             break;
