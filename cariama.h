@@ -101,6 +101,7 @@
 #include "riutils/messenger.h"                             // IWYU pragma: export
 #include "riutils/messenger_global.h"                      // IWYU pragma: export
 #include "riutils/messenger_options.h"                     // IWYU pragma: export
+#include "riutils/routed_aggregator.h"                     // IWYU pragma: export
 #include "tasks/await.h"                                   // IWYU pragma: export
 #include "tasks/cancellation.h"                            // IWYU pragma: export
 #include "tasks/context.h"                                 // IWYU pragma: export

@@ -10,7 +10,9 @@
 #include <cstdio>
 #include <new>
 #include <string>
+#include <string_view>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -25,11 +27,17 @@
 #include "dtutils/allocators/memory_budget.h"
 #include "dtutils/error.h"
 #include "dtutils/random.h"
+#include "dtutils/statistics.h"
 #include "riutils/messenger_global.h"
+#include "riutils/routed_aggregator.h"
 
 ABSL_FLAG(std::string, processes, "2,4,8,16", "number of processes, or a list");
 ABSL_FLAG(std::string, threads, "1,2", "threads in each process, or a list");
 ABSL_FLAG(std::string, mode, "all", "write, trad, ovfl, or all");
+ABSL_FLAG(std::string, routing, "direct",
+          "direct, or node: two hops, with mode trad (routed_aggregator.h)");
+ABSL_FLAG(int, processes_per_node, 0,
+          "with --routing node: ranks that form a node; 0: a host is one");
 ABSL_FLAG(std::string, preset, "default", "options of fabric and channels: default or paper");
 ABSL_FLAG(int, messages, 50000, "calls that each thread makes in a repetition");
 ABSL_FLAG(int, repetitions, 5, "repetitions of each row; median, minimum and maximum are shown");
@@ -41,12 +49,15 @@ namespace {
 constexpr const char* kProgram = "bench_all_to_all";
 constexpr uint32_t kModes = 3;
 constexpr const char* kModeNames[kModes] = {"write", "trad", "ovfl"};
+constexpr uint32_t kTraditional = 1;
 constexpr uint64_t kPayload = 8;
 
 struct Options {
   std::vector<uint64_t> processes;
   std::vector<uint64_t> threads;
   std::vector<uint32_t> modes;
+  Routing routing = Routing::kDirect;
+  uint32_t processes_per_node = 0;
   std::string preset;
   MessengerOptions messenger;
   uint64_t messages = 0;
@@ -72,6 +83,19 @@ absl::StatusOr<Options> parse_options() {
     if (mode == "all" || mode == kModeNames[i]) options.modes.push_back(i);
   }
   if (options.modes.empty()) return refuse("mode", mode, "write, trad, ovfl or all");
+  const std::string routing = absl::GetFlag(FLAGS_routing);
+  const auto chosen = routing_of(routing);
+  if (!chosen.ok()) return refuse("routing", routing, "direct or node");
+  options.routing = *chosen;
+  if (options.routing == Routing::kNode) {
+    if (mode == "all") options.modes = {kTraditional};
+    if (options.modes != std::vector<uint32_t>{kTraditional}) {
+      return refuse("mode", mode, "trad, the only mode of --routing node");
+    }
+  }
+  const int per_node = absl::GetFlag(FLAGS_processes_per_node);
+  if (per_node < 0) return refuse("processes-per-node", std::to_string(per_node), "at least 0");
+  options.processes_per_node = static_cast<uint32_t>(per_node);
   options.preset = absl::GetFlag(FLAGS_preset);
   auto messenger = messenger_preset(options.preset);
   if (!messenger.ok()) return refuse("preset", options.preset, "default or paper");
@@ -94,13 +118,12 @@ class Tally {
   struct Sent {
     uint64_t count = 0;
     uint64_t sum = 0;
-    uint64_t chunk_bytes = 0;  // bytes of the channel's chunks; written after the last repetition
   };
 
   static Tally* create(uint32_t processes, uint32_t threads) {
     const uint64_t workers = uint64_t{processes} * threads;
-    const uint64_t bytes =
-        sizeof(Tally) + workers * sizeof(Run) + workers * workers * sizeof(Sent) + processes * 8;
+    const uint64_t bytes = sizeof(Tally) + workers * sizeof(Run) +
+                           workers * workers * sizeof(Sent) + processes * sizeof(Memory);
     void* const memory = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS,
                               -1, 0);  // all counters start at zero
     if (memory == MAP_FAILED) return nullptr;
@@ -118,8 +141,13 @@ class Tally {
     for (uint64_t i = 0; i < workers_; ++i) sum += run_[i].count.load(std::memory_order_acquire);
     return sum;
   }
-  // Bytes of registered memory that a process has taken for channels, in whole superpages.
-  uint64_t& channel_bytes(uint32_t rank) { return channel_bytes_[rank]; }
+  // Of one process, written after the last repetition.
+  struct Memory {
+    uint64_t superpage_bytes;  // registered memory taken for channels, in whole superpages
+    uint64_t chunk_bytes;      // chunks granted to the senders of channels
+    uint64_t forwarded;        // calls that its threads have forwarded
+  };
+  Memory& memory(uint32_t rank) { return memory_[rank]; }
 
  private:
   struct alignas(128) Run {
@@ -130,12 +158,12 @@ class Tally {
       : workers_(workers),
         run_(reinterpret_cast<Run*>(behind)),
         sent_(reinterpret_cast<Sent*>(behind + workers * sizeof(Run))),
-        channel_bytes_(reinterpret_cast<uint64_t*>(sent_ + workers * workers)) {}
+        memory_(reinterpret_cast<Memory*>(sent_ + workers * workers)) {}
 
   alignas(128) const uint64_t workers_;
   Run* const run_;
   Sent* const sent_;
-  uint64_t* const channel_bytes_;
+  Memory* const memory_;
 };
 
 // Counts the calls that one thread has run, from all senders.
@@ -179,7 +207,37 @@ class Destinations {
   Random random_;
 };
 
-// One thread of the job. Messenger is RDMAMessengerGlobal or one of the aggregator globals.
+// RoutedAggregator with the functions of the globals.
+class RoutedGlobal {
+ public:
+  RoutedGlobal(ThreadContext& thread, const RoutingOptions& options)
+      : aggregator_(thread, options) {}
+  __attribute__((always_inline)) CallResult call(ThreadId destination, const Message& message) {
+    return aggregator_.call(destination, message);
+  }
+  size_t process_calls_all() { return aggregator_.process_calls(); }
+  [[nodiscard]] CallResult flush_all() { return aggregator_.flush(); }
+  [[nodiscard]] CallResult shutdown_all(Deadline deadline) {
+    return aggregator_.shutdown(deadline);
+  }
+
+ private:
+  RoutedAggregator aggregator_;
+};
+
+template <typename Messenger>
+auto options_of(const Options& options) {
+  if constexpr (std::is_same_v<Messenger, RoutedGlobal>) {
+    return RoutingOptions{.routing = options.routing,
+                          .processes_per_node = options.processes_per_node,
+                          .messenger = options.messenger};
+  } else {
+    return options.messenger;
+  }
+}
+
+// One thread of the job. Messenger is RDMAMessengerGlobal, one of the aggregator globals, or
+// RoutedGlobal.
 template <typename Messenger>
 class Worker {
  public:
@@ -189,19 +247,12 @@ class Worker {
         fabric_(thread.fabric()),
         rounds_(rounds),
         tally_(tally),
-        messenger_(thread, options.messenger) {
+        messenger_(thread, options_of<Messenger>(options)) {
     sink = &sink_;
   }
   ~Worker() { sink = nullptr; }
 
   void poll() { fabric_.process_calls(); }
-  // Records the bytes of the chunks of this thread's channels.
-  void count_chunks(uint64_t chunk_bytes) {
-    for (uint32_t i = 0; i < total_; ++i) {
-      if (i == self_) continue;
-      tally_.sent(self_, i).chunk_bytes = messenger_[i].statistics().chunks * chunk_bytes;
-    }
-  }
   [[nodiscard]] absl::Status close() {
     const CallResult ended = messenger_.shutdown_all(deadline_after(std::chrono::minutes(2)));
     return ended.status();
@@ -279,8 +330,9 @@ class Job {
       switch (mode_) {
         case 0:
           return process<RDMAMessengerGlobal>(exchange);
-        case 1:
-          return process<RDMAAggregatorGlobal>(exchange);
+        case kTraditional:
+          return options_.routing == Routing::kNode ? process<RoutedGlobal>(exchange)
+                                                    : process<RDMAAggregatorGlobal>(exchange);
         default:
           return process<RDMAOverflowAggregatorGlobal>(exchange);
       }
@@ -324,13 +376,25 @@ class Job {
     return 0;
   }
 
+  // Returns the sum of a counter of one-sided calls over the threads of this process.
+  static uint64_t counted(std::string_view name) {
+    uint64_t sum = 0;
+    for (const Statistic& statistic : statistics_snapshot()) {
+      if (statistic.kind == "one_sided" && statistic.name == name) sum += statistic.value;
+    }
+    return sum;
+  }
+
   template <typename Messenger>
   RoundResult step(Worker<Messenger>& worker, const Round& round, uint32_t number,
                    uint64_t before) {
     if (round.what == kMemory) {
-      worker.count_chunks(options_.messenger.chunk_bytes);
       if (number % threads_ == 0) {
-        tally_->channel_bytes(number / threads_) = MemoryBudget::process().used() - before;
+        const uint64_t chunks = counted("chunks_granted");
+        tally_->memory(number / threads_) = {
+            .superpage_bytes = MemoryBudget::process().used() - before,
+            .chunk_bytes = chunks * options_.messenger.chunk_bytes,
+            .forwarded = counted("calls_forwarded")};
       }
     } else if (round.what == kClose) {
       if (absl::Status status = worker.close(); !status.ok()) give_up(kProgram, status);
@@ -369,20 +433,20 @@ class Job {
     all({kMemory, 0});
     std::vector<double> bytes;
     std::vector<double> chunks;
-    const uint32_t workers = processes_ * threads_;
+    uint64_t forwarded = 0;
     for (uint32_t rank = 0; rank < processes_; ++rank) {
-      bytes.push_back(static_cast<double>(tally_->channel_bytes(rank)));
-      uint64_t sum = 0;
-      for (uint32_t from = 0; from < workers; ++from) {
-        for (uint32_t i = 0; i < threads_; ++i) {
-          sum += tally_->sent(from, rank * threads_ + i).chunk_bytes;
-        }
-      }
-      chunks.push_back(static_cast<double>(sum));
+      const Tally::Memory& memory = tally_->memory(rank);
+      bytes.push_back(static_cast<double>(memory.superpage_bytes));
+      chunks.push_back(static_cast<double>(memory.chunk_bytes));
+      forwarded += memory.forwarded;
     }
     all({kClose, 0});
     rounds_->start({});
-    print(summarize(std::move(rates)), summarize(std::move(bytes)), summarize(std::move(chunks)));
+    const uint64_t calls =
+        options_.messages * processes_ * threads_ * static_cast<uint64_t>(options_.repetitions + 1);
+    const double hops = 1 + static_cast<double>(forwarded) / static_cast<double>(calls);
+    print(summarize(std::move(rates)), summarize(std::move(bytes)), summarize(std::move(chunks)),
+          summarize({hops}));
   }
 
   // Checks that each call ran exactly once, at its destination, and in order.
@@ -409,19 +473,24 @@ class Job {
   }
 
   // Bytes are medians over the processes.
-  void print(const Summary& rate, const Summary& bytes, const Summary& chunks) const {
+  void print(const Summary& rate, const Summary& bytes, const Summary& chunks,
+             const Summary& hops) const {
     Params params;
     params.set("processes", uint64_t{processes_});
     params.set("threads", uint64_t{threads_});
     params.set("mode", kModeNames[mode_]);
+    const bool routed = options_.routing == Routing::kNode;
+    params.set("routing", routed ? "node" : "direct");
+    params.set("processes_per_node", uint64_t{options_.processes_per_node});
     params.set("size", kPayload);
     params.set("preset", options_.preset);
     params.set("messages", options_.messages);
     params.set("repetitions", static_cast<uint64_t>(options_.repetitions));
     params.set("json", options_.json);
-    const Report report(options_.json, {"mode", "processes", "threads"});
+    const Report report(options_.json, {"mode", "routing", "processes", "threads"});
     report.row("superpage_bytes_per_process", params, bytes, "bytes");
     report.row("chunk_bytes_per_process", params, chunks, "bytes");
+    if (routed) report.row("hops_per_call", params, hops, "hops");
     report.row("messages_per_second", params, rate, "1/s");
   }
 
@@ -456,7 +525,8 @@ int main(int argc, char** argv) {
   constexpr const char* kUsage =
       "calls from every thread of a job to every other, for increasing numbers of processes\n"
       "  bench_all_to_all                                   every mode, processes and threads\n"
-      "  bench_all_to_all --mode trad --processes 4 --threads 2";
+      "  bench_all_to_all --mode trad --processes 4 --threads 2\n"
+      "  bench_all_to_all --routing node --processes-per-node 4 --processes 16 --threads 1";
   if (cariama::bench::parse_flags(argc, argv, kUsage).size() != 1) {
     std::fprintf(stderr, "bench_all_to_all: it takes options only: see --help\n");
     return 1;

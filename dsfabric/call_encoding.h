@@ -41,6 +41,8 @@
 
 namespace cariama {
 
+class CallSource;
+
 // ---- The wire form ------------------------------------------------------------------------------
 
 inline constexpr uint8_t kCallNotify = 1;  // a NotifyTarget follows the header
@@ -98,6 +100,12 @@ struct IncomingCall {
   // copied the target and answers later; the caller of run_call() then sends no answer.
   const NotifyTarget* notify = nullptr;
   bool answered_later = false;
+  // The call source that runs the call, or nullptr if the call did not come over one.
+  CallSource* source = nullptr;
+  // Set by a stub that cannot run now, together with the outcome kMalformed: nothing ran, and the
+  // source runs the call again later, before all later calls of its channel. Requires: `source` is
+  // not nullptr, and `notify` is.
+  bool postponed = false;
   CallOutcome outcome = CallOutcome::kDone;
   std::string error_type;  // the demangled type name of the exception
   std::string error_text;

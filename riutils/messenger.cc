@@ -17,7 +17,8 @@ internal::FabricChannel& own(OutgoingChannel& channel) {
 RDMAMessenger::RDMAMessenger(ThreadContext& thread, ThreadId destination,
                              const MessengerOptions& options) {
   auto& runtime = internal::Runtime::of(internal::require_context(&thread).fabric());
-  auto channel = std::make_shared<internal::FabricChannel>(runtime, thread, destination, options);
+  auto channel =
+      std::make_shared<internal::FabricChannel>(runtime, thread.index(), destination, options);
   runtime.add(channel);
   sender_ = &channel->sender();
   channel_ = std::move(channel);

@@ -24,6 +24,7 @@ ChannelReceiver::ChannelReceiver(ReceiverBackend& backend, Arrival arrival, Cons
                                  std::vector<std::byte*> chunks)
     : backend_(backend), arrival_(arrival), consumption_(consumption), chunk_bytes_(chunk_bytes) {
   call_.source_thread = source_thread;
+  call_.source = backend_.source();
   // No header is known yet: each entry gets a word that maps to a different entry.
   for (uint32_t i = 0; i < kKnownHeaders; ++i) known_[i].word = i ^ 1;
   ring_.begin(std::move(chunks));
@@ -104,6 +105,7 @@ size_t ChannelReceiver::run_traced(size_t most) {
 }
 
 size_t ChannelReceiver::run_arrived(size_t most) {
+  postponed_ = false;
   switch (arrival_) {
     case Arrival::kEvent:
       return run_calls<Arrival::kEvent>(most);
@@ -164,8 +166,10 @@ size_t ChannelReceiver::run_calls(size_t most) {
     do {
       call_.closure = {at + sizeof word, size - sizeof word};
       stub(call_);
-      if ((static_cast<uint8_t>(call_.outcome) | uint8_t{call_.answered_later}) != 0) [[unlikely]] {
-        finish_slowly(nullptr);
+      if ((static_cast<uint8_t>(call_.outcome) | uint8_t{call_.answered_later}) != 0 &&
+          !finish_slowly(nullptr)) [[unlikely]] {
+        most = calls;  // ends the round
+        break;
       }
       at += size;
       ++calls;
@@ -257,7 +261,7 @@ bool ChannelReceiver::step(uint64_t word, Cursor& cursor) {
       return true;
     }
     call_.outcome = CallOutcome::kUnknown;
-    finish_slowly(nullptr);
+    static_cast<void>(finish_slowly(nullptr));
   } else {
     run_flagged(header, cursor.at + sizeof header);
     if (ended_) return false;
@@ -281,15 +285,17 @@ void ChannelReceiver::run_flagged(const CallHeader& header, std::byte* behind) {
   run_call(header, call_);
   call_.result = nullptr;
   call_.notify = nullptr;
-  finish_slowly(&notify);
+  static_cast<void>(finish_slowly(&notify));  // a call with a NotifyTarget is never postponed
 }
 
-void ChannelReceiver::finish_slowly(const NotifyTarget* notify) {
-  backend_.finished(notify, call_, result_);
+bool ChannelReceiver::finish_slowly(const NotifyTarget* notify) {
+  postponed_ = std::exchange(call_.postponed, false);
+  if (!postponed_) backend_.finished(notify, call_, result_);
   call_.outcome = CallOutcome::kDone;
   call_.answered_later = false;
   call_.error_type.clear();
   call_.error_text.clear();
+  return !postponed_;
 }
 
 bool ChannelReceiver::open_publication(uint64_t word, Cursor& cursor) {

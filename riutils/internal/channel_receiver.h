@@ -49,6 +49,8 @@ class ReceiverBackend {
   virtual void broken(std::string_view why) = 0;
   // See ChannelLink::trace_stream().
   [[nodiscard]] virtual uint64_t trace_stream() const { return 0; }
+  // Returns the call source that the channel belongs to, or nullptr.
+  [[nodiscard]] virtual CallSource* source() { return nullptr; }
 };
 
 // Thread-compatible: used by the thread that currently runs the worker's calls, except announced()
@@ -76,6 +78,8 @@ class ChannelReceiver {
   [[nodiscard]] bool ended() const { return ended_; }
   // Returns true if malformed data has ended the channel.
   [[nodiscard]] bool is_broken() const { return broken_; }
+  // Returns true if the last run() ended at a call that was postponed (IncomingCall::postponed).
+  [[nodiscard]] bool is_postponed() const { return postponed_; }
   // Returns the number of bytes of calls that have been run. Thread-safe.
   [[nodiscard]] uint64_t consumed_bytes() const {
     return consumed_bytes_.load(std::memory_order_relaxed);
@@ -120,7 +124,8 @@ class ChannelReceiver {
   // sender will write to its place again.
   void close_publication(Cursor& cursor);
   void run_flagged(const CallHeader& header, std::byte* behind);
-  void finish_slowly(const NotifyTarget* notify);
+  // Ends a call that is not simply done. Returns false if it was postponed: it stays the next call.
+  [[nodiscard]] bool finish_slowly(const NotifyTarget* notify);
   // Processes an end marker. Returns false if the round must stop.
   bool end_of_chunk(const CallHeader& header);
   // Begins to read the current chunk.
@@ -145,7 +150,8 @@ class ChannelReceiver {
   uint64_t unread_words_ = 0;     // words announced and not consumed yet
   bool ended_ = false;
   bool broken_ = false;
-  bool traced_ = false;  // a round ends with its publication, and with its chunk
+  bool postponed_ = false;  // the last round ended at a call that was postponed
+  bool traced_ = false;     // a round ends with its publication, and with its chunk
   IncomingCall call_;
   std::string result_;
   std::atomic<uint64_t> consumed_bytes_{0};

@@ -17,15 +17,15 @@ constexpr uint32_t kNumberShift = 16;
 
 }  // namespace
 
-FabricChannel::FabricChannel(Runtime& runtime, ThreadContext& thread, ThreadId destination,
-                             const MessengerOptions& options)
+FabricChannel::FabricChannel(Runtime& runtime, ThreadIndex index, ThreadId destination,
+                             const MessengerOptions& options, ChannelUser user)
     : runtime_(runtime),
       fabric_(runtime.fabric()),
       destination_(destination),
       rank_(fabric_.rank_of(destination)),
       worker_(fabric_.index_of(destination)),
-      index_(thread.index()),
-      source_thread_(thread.global_id()),
+      index_(index),
+      user_(user),
       serial_(runtime.next_serial()),
       options_(options),
       sender_(*this, options,
@@ -51,7 +51,7 @@ absl::Status FabricChannel::write_ahead(RDMAMemory& source, uint64_t offset, uin
   }
   if (absl::Status range = check_range(&source, offset, bytes); !range.ok()) return range;
   if (absl::Status can_be = check_target(rank_, target, bytes); !can_be.ok()) return can_be;
-  auto transmitter = runtime_.transmitter(rank_, index_);
+  auto transmitter = runtime_.transmitter(rank_, index_, user_);
   if (!transmitter.ok()) return transmitter.status();
   Synchronizer done;
   if (absl::Status posted = (*transmitter)->write(source, offset, bytes, target, &done);
@@ -85,7 +85,7 @@ absl::StatusOr<ChannelLink::Path> FabricChannel::path_to(const MeetReply& peer) 
   const bool local = rank_ == fabric_.rank();
   ArrivalOrder order = ArrivalOrder::kNone;
   if (!local) {
-    auto transmitter = runtime_.transmitter(rank_, index_);
+    auto transmitter = runtime_.transmitter(rank_, index_, user_);
     if (!transmitter.ok()) return transmitter.status();
     path.transmitter = *transmitter;
     order = path.transmitter->queue().queue_pair().write_order();
@@ -143,7 +143,7 @@ absl::StatusOr<ChannelLink::Path> FabricChannel::path_to(const MeetReply& peer) 
 std::optional<absl::StatusOr<std::vector<ChannelLink::Chunk>>> FabricChannel::obtain(
     uint32_t count) {
   const ChunkRequest request{.serial = serial_,
-                             .source_thread = source_thread_,
+                             .source_thread = fabric_.thread_of(fabric_.rank(), index_),
                              .worker = worker_,
                              .count = std::min(count, ChunkRequest::kMost),
                              .chunk_bytes = options_.chunk_bytes,
@@ -247,6 +247,9 @@ bool FabricChannel::send_pending(const std::function<Transmitter*()>& transmitte
       wake_wanted_.store(true, std::memory_order_release);
       all_sent = false;
     }
+  }
+  if (all_sent && wake_worker_.exchange(false, std::memory_order_acq_rel)) {
+    static_cast<void>(wake_worker(fabric_, fabric_.rank(), index_));
   }
   return all_sent;
 }

@@ -18,14 +18,15 @@
 
 namespace cariama::internal {
 
-// Only the sending thread may use it, except send_pending() (any thread) and the functions of
-// RingSender that other threads may call.
+// Only the sending thread (its ChannelUser) may use it, except send_pending() (any thread) and the
+// functions of RingSender that other threads may call.
 class FabricChannel final : public OutgoingChannel,
                             public ChannelLink,
                             public std::enable_shared_from_this<FabricChannel> {
  public:
-  FabricChannel(Runtime& runtime, ThreadContext& thread, ThreadId destination,
-                const MessengerOptions& options);
+  // A channel of worker `index` of this process.
+  FabricChannel(Runtime& runtime, ThreadIndex index, ThreadId destination,
+                const MessengerOptions& options, ChannelUser user = ChannelUser::kWorker);
   ~FabricChannel() override;
 
   // ---- OutgoingChannel
@@ -56,6 +57,12 @@ class FabricChannel final : public OutgoingChannel,
   // Returns true if all were sent. Blocks at most for a connection to the destination's process.
   bool send_pending(const std::function<Transmitter*()>& transmitter_of);
 
+  // Wakes the thread that runs the calls of this channel's worker as soon as no call is deferred.
+  // For ChannelUser::kForwarder, after a call was refused.
+  void wake_when_drained() {
+    if (!wake_worker_.exchange(true, std::memory_order_acq_rel)) runtime_.drain_later(this);
+  }
+
   [[nodiscard]] uint32_t index() const { return index_; }
   [[nodiscard]] Runtime& runtime() { return runtime_; }
 
@@ -71,7 +78,7 @@ class FabricChannel final : public OutgoingChannel,
   const Rank rank_;        // of the destination's process
   const uint32_t worker_;  // the destination within it
   const uint32_t index_;   // of the sending worker
-  const uint32_t source_thread_;
+  const ChannelUser user_;
   const uint64_t serial_;
   const MessengerOptions options_;
   Arrival arrival_ = Arrival::kAuto;
@@ -86,6 +93,7 @@ class FabricChannel final : public OutgoingChannel,
   bool granted_ = false;
   std::atomic<uint64_t> unannounced_{0};
   std::atomic<bool> wake_wanted_{false};
+  std::atomic<bool> wake_worker_{false};  // wake_when_drained()
   std::mutex announcing_;
   RingSender sender_;
 };

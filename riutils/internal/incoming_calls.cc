@@ -102,17 +102,22 @@ void IncomingChannel::broken(std::string_view why) {
 }
 
 absl::StatusOr<Transmitter*> IncomingChannel::path() { return calls.transmitter(rank); }
+CallSource* IncomingChannel::source() { return &calls; }
 
 // ---- Service threads ----------------------------------------------------------------------------
 
 IncomingCalls::IncomingCalls(Fabric& fabric, uint32_t index)
     : fabric_(fabric),
       index_(index),
+      forwarder_(fabric, index),
       counters_("one_sided", "thread " + std::to_string(index), [this] {
         return CounterSet::Values{
             {"calls_run", calls_run_.value()},
             {"bytes_run", bytes_run_.value()},
-            {"chunks_granted", chunks_granted_.load(std::memory_order_relaxed)}};
+            {"chunks_granted", chunks_granted_.load(std::memory_order_relaxed)},
+            {"calls_forwarded", forwarder_.forwarded().value()},
+            {"calls_postponed", forwarder_.postponed().value()},
+            {"calls_lost", forwarder_.lost().value()}};
       }) {}
 
 IncomingCalls::~IncomingCalls() {
@@ -229,6 +234,7 @@ void IncomingCalls::peer_died(uint32_t rank) {
     const std::lock_guard lock(mutex_);
     dead_[rank] = true;
     any_dead_.store(true, std::memory_order_release);
+    new_dead_.store(true, std::memory_order_release);
   }
   static_cast<void>(wake_worker(fabric_, fabric_.rank(), index_));
 }
@@ -311,6 +317,11 @@ size_t IncomingCalls::run(size_t most) {
     }
     ended |= channel.receiver.ended();
   }
+  forwarder_.flush();
+  if (new_dead_.load(std::memory_order_relaxed) &&
+      new_dead_.exchange(false, std::memory_order_acquire)) [[unlikely]] {
+    forwarder_.report_failures();
+  }
   if (count != 0) calls_run_.add(count);
   if (count == 0 && channels != 0) {
     // The receiver polls the cache line that the sender writes next. The pause between two polls
@@ -322,7 +333,7 @@ size_t IncomingCalls::run(size_t most) {
   if (ended || (any_dead && count == 0)) [[unlikely]] {
     const auto is_over = [&](IncomingChannel* channel) {
       if (channel->receiver.ended()) return true;
-      if (!any_dead || count != 0) return false;
+      if (!any_dead || count != 0 || channel->receiver.is_postponed()) return false;
       const std::lock_guard lock(mutex_);
       return dead_.contains(channel->rank);
     };

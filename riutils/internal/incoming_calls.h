@@ -19,6 +19,7 @@
 #include "dtutils/transmitter.h"
 #include "riutils/internal/channel_receiver.h"
 #include "riutils/internal/chunk_ring.h"
+#include "riutils/internal/forwarder.h"
 #include "riutils/internal/incoming_map.h"
 #include "riutils/internal/service_forms.h"
 
@@ -41,6 +42,7 @@ class IncomingChannel final : public ReceiverBackend, public RemoteSleeper {
   [[nodiscard]] uint64_t trace_stream() const override {
     return trace_stream_of(rank, request.serial);
   }
+  [[nodiscard]] CallSource* source() override;
 
   IncomingCalls& calls;
   const uint32_t rank;
@@ -77,13 +79,18 @@ class IncomingCalls final : public CallSource {
   void peer_died(uint32_t rank);
   [[nodiscard]] uint64_t consumed_bytes(uint32_t rank);
   // Destroys the objects that refer to connections.
-  void stop() { transmitters_.clear(); }
+  void stop() {
+    forwarder_.stop();
+    transmitters_.clear();
+  }
 
   // ---- CallSource
   size_t run(size_t most) override;
 
   [[nodiscard]] Fabric& fabric() { return fabric_; }
   [[nodiscard]] absl::StatusOr<Transmitter*> transmitter(uint32_t rank);
+  // Forwards the routed calls that arrive at the worker.
+  [[nodiscard]] Forwarder& forwarder() { return forwarder_; }
 
  private:
   friend class IncomingChannel;
@@ -112,6 +119,7 @@ class IncomingCalls final : public CallSource {
   std::map<uint32_t, uint64_t> consumed_before_;  // rank → bytes of ended channels
   std::map<uint32_t, bool> dead_;
   std::atomic<bool> any_dead_{false};
+  std::atomic<bool> new_dead_{false};  // since the last run()
 
   IncomingMap<Entry> map_;
   // Used only by the thread that runs the worker's calls.
@@ -119,6 +127,7 @@ class IncomingCalls final : public CallSource {
   std::vector<IncomingChannel*> channels_;
   size_t first_ = 0;
   std::map<uint32_t, std::unique_ptr<Transmitter>> transmitters_;
+  Forwarder forwarder_;
 
   Counter calls_run_;
   Counter bytes_run_;                        // of these calls, and of batch words

@@ -61,10 +61,10 @@ ChunkReply Runtime::grant(uint32_t rank, const ChunkRequest& request) {
 
 // ---- Outgoing channels --------------------------------------------------------------------------
 
-absl::StatusOr<Transmitter*> Runtime::transmitter(uint32_t rank, uint32_t index) {
+absl::StatusOr<Transmitter*> Runtime::transmitter(uint32_t rank, uint32_t index, ChannelUser user) {
   {
     const std::lock_guard lock(mutex_);
-    const auto found = transmitters_.find({rank, index});
+    const auto found = transmitters_.find({rank, index, user});
     if (found != transmitters_.end()) return found->second.get();
   }
   auto queue = fabric_.connection(rank, index);  // may wait
@@ -72,7 +72,7 @@ absl::StatusOr<Transmitter*> Runtime::transmitter(uint32_t rank, uint32_t index)
   auto made = Transmitter::create(**queue);
   if (!made.ok()) return made.status();
   const std::lock_guard lock(mutex_);
-  auto& transmitter = transmitters_[{rank, index}];
+  auto& transmitter = transmitters_[{rank, index, user}];
   if (transmitter == nullptr) transmitter = std::make_unique<Transmitter>(*std::move(made));
   return transmitter.get();
 }
@@ -116,6 +116,15 @@ void Runtime::forget_released() {
     return true;
   });
   std::erase_if(leaving_, [](const auto& channel) { return channel.expired(); });
+}
+
+// ---- Routed calls -------------------------------------------------------------------------------
+
+std::shared_ptr<const NodeMap> Runtime::nodes(uint32_t processes_per_node) {
+  const std::lock_guard lock(mutex_);
+  auto& nodes = nodes_[processes_per_node];
+  if (nodes == nullptr) nodes = std::make_shared<const NodeMap>(fabric_, processes_per_node);
+  return nodes;
 }
 
 // ---- The helper ---------------------------------------------------------------------------------

@@ -10,6 +10,7 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -23,11 +24,19 @@
 #include "riutils/internal/broadcast_routes.h"
 #include "riutils/internal/chunk_ring.h"
 #include "riutils/internal/incoming_calls.h"
+#include "riutils/internal/node_map.h"
+#include "riutils/internal/route_failures.h"
 #include "riutils/internal/service_forms.h"
 
 namespace cariama::internal {
 
 class FabricChannel;
+
+// What uses an outgoing channel of a worker.
+enum class ChannelUser : uint8_t {
+  kWorker,     // the worker's own thread
+  kForwarder,  // the thread that currently runs the worker's calls
+};
 
 // Thread-safe.
 class Runtime final : public CallSourceRegistry {
@@ -45,9 +54,10 @@ class Runtime final : public CallSourceRegistry {
   [[nodiscard]] ChunkReply grant(uint32_t rank, const ChunkRequest& request);
 
   // ---- Outgoing channels.
-  // Returns the Transmitter by which worker `index` sends to process `rank`. Only that worker's
-  // thread may use it.
-  [[nodiscard]] absl::StatusOr<Transmitter*> transmitter(uint32_t rank, uint32_t index);
+  // Returns the Transmitter by which channels of worker `index` send to process `rank`. Only `user`
+  // may use it.
+  [[nodiscard]] absl::StatusOr<Transmitter*> transmitter(uint32_t rank, uint32_t index,
+                                                         ChannelUser user = ChannelUser::kWorker);
   // Returns the properties of process `rank`. On first use, requests them from that process by
   // `request`, and returns nullopt until the answer has come. May block for a connection, and then
   // runs incoming calls.
@@ -76,6 +86,17 @@ class Runtime final : public CallSourceRegistry {
   [[nodiscard]] const std::shared_ptr<BroadcastRoutes>& broadcast_routes() const {
     return broadcast_routes_;
   }
+
+  // ---- Routed calls (routed_aggregator.h).
+  // Returns the nodes of the job (NodeMap), which are computed on first use.
+  [[nodiscard]] std::shared_ptr<const NodeMap> nodes(uint32_t processes_per_node);
+  [[nodiscard]] const std::shared_ptr<RouteFailures>& route_failures() const {
+    return route_failures_;
+  }
+  [[nodiscard]] const Forwarder& forwarder(uint32_t index) const {
+    return incoming_[index]->forwarder();
+  }
+
   [[nodiscard]] uint64_t next_serial() { return next_serial_.fetch_add(1); }
   // For simulations, in which a helper thread would act in real time: makes the runtime start no
   // helper thread. The caller calls help_once() repeatedly instead, in one thread at a time.
@@ -111,12 +132,14 @@ class Runtime final : public CallSourceRegistry {
   bool has_barrier_ = false;
   std::atomic<uint64_t> next_serial_{1};
   const std::shared_ptr<BroadcastRoutes> broadcast_routes_ = std::make_shared<BroadcastRoutes>();
+  const std::shared_ptr<RouteFailures> route_failures_ = std::make_shared<RouteFailures>();
   std::vector<std::unique_ptr<IncomingCalls>> incoming_;
 
   std::mutex mutex_;
-  using Key = std::pair<uint32_t, uint32_t>;  // rank, index
+  using Key = std::tuple<uint32_t, uint32_t, ChannelUser>;  // rank, index
   std::map<Key, std::unique_ptr<Transmitter>> transmitters_;
   std::map<uint32_t, MeetReply> met_;
+  std::map<uint32_t, std::shared_ptr<const NodeMap>> nodes_;  // by processes_per_node
   std::vector<std::weak_ptr<FabricChannel>> leaving_;
   std::vector<std::shared_ptr<FabricChannel>> retired_;
   std::map<uint32_t, uint64_t> begun_before_;  // rank → bytes accepted by destroyed channels

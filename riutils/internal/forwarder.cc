@@ -1,0 +1,200 @@
+#include "riutils/internal/forwarder.h"
+
+#include <algorithm>
+#include <span>
+#include <string>
+
+#include "dsfabric/call_source.h"
+#include "dsfabric/function_table.h"
+#include "dsfabric/send_call.h"
+#include "dtutils/error.h"
+#include "riutils/internal/fabric_channel.h"
+#include "riutils/internal/incoming_calls.h"
+#include "riutils/internal/runtime.h"
+#include "riutils/routed_aggregator.h"
+
+namespace cariama::internal {
+namespace {
+
+// Stands in front of the closure of a call that a router has forwarded.
+struct ArrivalHead {
+  uint32_t origin = 0;    // ThreadId of the sender
+  uint32_t function = 0;  // FunctionId of the sender's function
+};
+static_assert(sizeof(ArrivalHead) == sizeof(RoutedHead));
+
+// The router runs this function for a routed call.
+void forward_call(IncomingCall& call) {
+  RoutedHead head;
+  if (call.source == nullptr || call.notify != nullptr || call.closure.size() < sizeof head) {
+    call.outcome = CallOutcome::kMalformed;
+    return;
+  }
+  std::memcpy(&head, call.closure.data(), sizeof head);
+  static_cast<IncomingCalls*>(call.source)->forwarder().forward(head, call);
+}
+
+// The destination runs this function for a call that a router has forwarded.
+void run_forwarded_call(IncomingCall& call) {
+  Fabric* const fabric = running_fabric();
+  ArrivalHead head;
+  if (fabric == nullptr || call.closure.size() < sizeof head) {
+    call.outcome = CallOutcome::kMalformed;
+    return;
+  }
+  std::memcpy(&head, call.closure.data(), sizeof head);
+  const FunctionStub stub = FunctionTable::resolve({head.function});
+  if (stub == nullptr) {
+    call.outcome = CallOutcome::kUnknown;
+    return;
+  }
+  // A forwarded call is not forwarded again: see "Deadlock" in routed_aggregator.h.
+  if (head.origin >= fabric->total_threads() || stub == &forward_call ||
+      stub == &run_forwarded_call) {
+    call.outcome = CallOutcome::kMalformed;
+    return;
+  }
+  const RunningCalls running(*fabric, fabric->rank_of(head.origin));
+  const uint32_t router = std::exchange(call.source_thread, head.origin);
+  call.closure = call.closure.subspan(sizeof head);
+  stub(call);
+  call.source_thread = router;
+}
+
+// The second hop, as a Call (call_encoding.h).
+class ForwardedCall {
+ public:
+  ForwardedCall(const ArrivalHead& head, std::span<const std::byte> closure)
+      : head_(head), closure_(closure) {}
+  [[nodiscard]] static FunctionId id() { return FunctionTable::id_of<&run_forwarded_call>(); }
+  [[nodiscard]] size_t bytes() const { return sizeof head_ + closure_.size(); }
+  void write(std::byte* at) const {
+    std::memcpy(at, &head_, sizeof head_);
+    if (!closure_.empty()) std::memcpy(at + sizeof head_, closure_.data(), closure_.size());
+  }
+
+ private:
+  const ArrivalHead head_;
+  const std::span<const std::byte> closure_;
+};
+
+}  // namespace
+
+FunctionId routed_function() { return FunctionTable::id_of<&forward_call>(); }
+
+Forwarder::Forwarder(Fabric& fabric, uint32_t index) : fabric_(fabric), index_(index) {}
+Forwarder::~Forwarder() = default;
+
+void Forwarder::forward(const RoutedHead& head, IncomingCall& call) {
+  if (head.thread() >= fabric_.total_threads() ||
+      head.order() < RoutedHead::chunk_order(MessengerOptions::kMinChunkBytes)) {
+    call.outcome = CallOutcome::kMalformed;
+    return;
+  }
+  Entry& to = entry(head);
+  const uint32_t origin = fabric_.rank_of(call.source_thread);
+  const ForwardedCall forwarded({call.source_thread, head.function},
+                                call.closure.subspan(sizeof head));
+  const CallResult sent =
+      to.channel->sender().send<true>(forwarded, WhenNoRoom::of(WhenFull::kRetryAsync, false));
+  if (sent.ok()) [[likely]] {
+    forwarded_.add();
+    if (to.last_origin != origin) [[unlikely]] {
+      to.last_origin = origin;
+      to.origins.insert(origin);
+    }
+    if (!std::exchange(to.touched, true)) touched_.push_back(&to);
+    return;
+  }
+  if (absl::IsResourceExhausted(sent.status()) &&
+      to.channel->sender().state() != ChannelState::kFailed) {
+    call.outcome = CallOutcome::kMalformed;
+    call.postponed = true;
+    postponed_.add();
+    to.channel->wake_when_drained();
+    return;
+  }
+  lost_.add();
+  lose(origin, fabric_.rank_of(head.thread()), sent.status());
+}
+
+void Forwarder::report_failures() {
+  for (const auto& [name, entry] : entries_) {
+    const Rank rank = entry.channel->rank();
+    const absl::Status status = fabric_.peer_status(rank);
+    if (status.ok()) continue;
+    for (const uint32_t origin : entry.origins) lose(origin, rank, status);
+  }
+}
+
+// Tells the origin of a lost call, once for each pair of processes.
+void Forwarder::lose(uint32_t origin, uint32_t destination, const absl::Status& why) {
+  if (reported_.contains({origin, destination})) return;
+  const CallResult told = service_call<RetryAsync>(
+      fabric_, origin,
+      [router = fabric_.rank().value(), destination](const std::string& text) {
+        Fabric& fabric = *running_fabric();
+        if (router >= fabric.size() || destination >= fabric.size()) return;
+        Runtime::of(fabric).route_failures()->add(
+            router, destination,
+            make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                       fabric.label(router) + " could not forward calls to " +
+                           fabric.label(destination) + ": " + text,
+                       "calls to it that were accepted before may be lost"));
+      },
+      std::string(why.message()));
+  if (told.ok()) reported_.insert({origin, destination});
+}
+
+Forwarder::Entry& Forwarder::entry(const RoutedHead& head) {
+  Entry*& recent = recent_[head.destination % recent_.size()];
+  if (recent != nullptr && recent->name == head.destination) [[likely]]
+    return *recent;
+  auto found = entries_.find(head.destination);
+  if (found == entries_.end()) {
+    MessengerOptions options;
+    options.chunk_bytes = uint64_t{1} << head.order();
+    options.flush_bytes =
+        static_cast<uint32_t>(std::min<uint64_t>(options.flush_bytes, options.chunk_bytes));
+    options.deferred_bytes = kDeferredChunks * options.chunk_bytes;
+    Runtime& runtime = Runtime::of(fabric_);
+    auto channel = std::make_shared<FabricChannel>(runtime, index_, head.thread(), options,
+                                                   ChannelUser::kForwarder);
+    runtime.add(channel);
+    const std::lock_guard lock(mutex_);
+    found = entries_
+                .emplace(head.destination,
+                         Entry{std::move(channel), head.destination, options.chunk_bytes})
+                .first;
+  }
+  recent = &found->second;
+  return found->second;
+}
+
+// Errors are ignored: the next call to the channel gets the error.
+void Forwarder::flush_touched() {
+  for (Entry* const entry : touched_) {
+    entry->touched = false;
+    static_cast<void>(entry->channel->sender().flush());
+  }
+  touched_.clear();
+}
+
+void Forwarder::stop() {
+  touched_.clear();
+  recent_ = {};
+  const std::lock_guard lock(mutex_);
+  entries_.clear();
+}
+
+Forwarder::Statistics Forwarder::statistics() const {
+  Statistics sum{forwarded_.value(), postponed_.value(), lost_.value()};
+  const std::lock_guard lock(mutex_);
+  sum.channels = entries_.size();
+  for (const auto& [name, entry] : entries_) {
+    sum.buffer_bytes += entry.channel->sender().statistics().chunks * entry.chunk_bytes;
+  }
+  return sum;
+}
+
+}  // namespace cariama::internal

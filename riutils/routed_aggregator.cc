@@ -1,0 +1,155 @@
+#include "riutils/routed_aggregator.h"
+
+#include <span>
+#include <string>
+
+#include "dsfabric/send_call.h"
+#include "dtutils/error.h"
+#include "riutils/internal/forwarder.h"
+#include "riutils/internal/node_map.h"
+#include "riutils/internal/route_failures.h"
+#include "riutils/internal/runtime.h"
+
+namespace cariama {
+
+absl::StatusOr<Routing> routing_of(std::string_view name) {
+  if (name == "direct") return Routing::kDirect;
+  if (name == "node") return Routing::kNode;
+  return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                    "there is no routing \"" + std::string(name) + "\"", "use direct or node");
+}
+
+RoutedAggregator::RoutedAggregator(ThreadContext& thread, const RoutingOptions& options)
+    : thread_(internal::require_context(&thread)),
+      fabric_(thread_.fabric()),
+      options_(options),
+      total_(fabric_.total_threads()),
+      threads_(fabric_.threads()),
+      order_(internal::RoutedHead::chunk_order(options.messenger.chunk_bytes)),
+      failures_(internal::Runtime::of(fabric_).route_failures()),
+      any_failure_(&failures_->any()) {
+  // The head of a routed call has no room for greater thread ids.
+  if (options.routing == Routing::kDirect || total_ > internal::RoutedHead::kMaxThreads) {
+    routes_.resize(total_);
+    return;
+  }
+  nodes_ = internal::Runtime::of(fabric_).nodes(options.processes_per_node);
+  node_of_ = nodes_->node_by_rank();
+  place_of_ = nodes_->place_by_rank();
+  nodes_in_job_ = nodes_->nodes();
+  own_node_ = nodes_->node_of(fabric_.rank());
+  routes_.resize(nodes_in_job_ + nodes_->members(own_node_).size() * threads_);
+}
+
+RoutedAggregator::~RoutedAggregator() = default;
+
+// ---- Routes -------------------------------------------------------------------------------------
+
+ThreadId RoutedAggregator::router_for(ThreadId destination) const {
+  if (node_of_ == nullptr) return destination;
+  const uint32_t node = nodes_->node_of(fabric_.rank_of(destination));
+  if (node == own_node_) return destination;
+  const std::span<const uint32_t> members = nodes_->members(node);
+  const size_t place = nodes_->place_of(fabric_.rank());
+  for (size_t i = 0; i < members.size(); ++i) {
+    const Rank rank = members[(place + i) % members.size()];
+    if (fabric_.peer_status(rank).ok()) return fabric_.thread_of(rank, thread_.index());
+  }
+  return destination;  // no process of the node lives: the channel says so
+}
+
+RoutedAggregator::Route& RoutedAggregator::open(ThreadId destination) {
+  std::unique_ptr<Route>& route = routes_[slot_of(destination)];
+  const ThreadId to = router_for(destination);
+  MessengerOptions options = options_.messenger;
+  // Within a process calls arrive in mapped memory only.
+  if (fabric_.rank_of(to) == fabric_.rank()) options.arrival = Arrival::kAuto;
+  route = std::make_unique<Route>(thread_, to, options);
+  return *route;
+}
+
+ThreadId RoutedAggregator::next_hop(ThreadId destination) { return route_to(destination).to; }
+
+// ---- Errors -------------------------------------------------------------------------------------
+
+absl::Status RoutedAggregator::no_such(ThreadId destination) const {
+  return internal::check_destination(fabric_, kNoRank, destination);
+}
+
+absl::Status RoutedAggregator::failure_of(const Route& route, ThreadId destination) const {
+  return failures_->find(fabric_.rank_of(route.to), fabric_.rank_of(destination));
+}
+
+absl::Status RoutedAggregator::explain(const Route& route, ThreadId destination,
+                                       const absl::Status& why) const {
+  return make_error(why.code(), ErrorScope::kPeer,
+                    "a call to thread " + std::to_string(destination) + " of " +
+                        fabric_.label(fabric_.rank_of(destination)) + ", routed by " +
+                        fabric_.label(fabric_.rank_of(route.to)) +
+                        ", was refused: " + std::string(why.message()));
+}
+
+absl::Status RoutedAggregator::first_failure() const {
+  for (const std::unique_ptr<Route>& route : routes_) {
+    if (route == nullptr) continue;
+    const Rank rank = fabric_.rank_of(route->to);
+    if (absl::Status status = fabric_.peer_status(rank); !status.ok()) return status;
+  }
+  if (node_of_ == nullptr) return absl::OkStatus();
+  return failures_->first([&](Rank router, Rank destination) {
+    const std::unique_ptr<Route>& route = routes_[slot_of(fabric_.thread_of(destination))];
+    return route != nullptr && fabric_.rank_of(route->to) == router;
+  });
+}
+
+// ---- The rest -----------------------------------------------------------------------------------
+
+CallResult RoutedAggregator::flush() {
+  absl::Status first;
+  for (const std::unique_ptr<Route>& route : routes_) {
+    if (route != nullptr) first.Update(route->calls.flush());
+  }
+  first.Update(first_failure());
+  return first;
+}
+
+size_t RoutedAggregator::process_calls(size_t most) {
+  if (options_.messenger.flush_age.count() != 0) {
+    for (const std::unique_ptr<Route>& route : routes_) {
+      if (route != nullptr && route->calls.sender().batch_is_old()) {
+        static_cast<void>(route->calls.flush());
+      }
+    }
+  }
+  return fabric_.process_calls(most);
+}
+
+CallResult RoutedAggregator::shutdown(Deadline deadline) {
+  absl::Status first;
+  for (const std::unique_ptr<Route>& route : routes_) {
+    if (route != nullptr) first.Update(route->calls.shutdown(deadline));
+  }
+  first.Update(first_failure());
+  return first;
+}
+
+RoutingStatistics RoutedAggregator::statistics() const {
+  RoutingStatistics statistics;
+  statistics.routed = routed_;
+  for (const std::unique_ptr<Route>& route : routes_) {
+    if (route == nullptr) continue;
+    ++statistics.channels;
+    statistics.buffer_bytes +=
+        route->messenger.statistics().chunks * options_.messenger.chunk_bytes;
+  }
+  const internal::Forwarder::Statistics forwarding =
+      internal::Runtime::of(fabric_).forwarder(thread_.index()).statistics();
+  statistics.forwarded = forwarding.forwarded;
+  statistics.postponed = forwarding.postponed;
+  statistics.lost = forwarding.lost;
+  statistics.forwarding_channels = forwarding.channels;
+  statistics.forwarding_buffer_bytes = forwarding.buffer_bytes;
+  return statistics;
+}
+
+}  // namespace cariama

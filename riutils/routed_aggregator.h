@@ -1,0 +1,312 @@
+// Aggregated calls from one thread to any thread of the job, in memory that does not grow with the
+// number of threads squared: calls to other nodes travel in two hops.
+//
+//   RoutedAggregator calls(*fabric.this_thread(), {.routing = Routing::kNode});
+//   calls.call(destination, [x] { ... });   // batched
+//   calls.flush();                          // publishes the batches of this thread
+//   detector.wait(deadline);                // TerminationDetector: all calls of the job have run
+//   absl::Status ended = calls.shutdown(deadline_after(std::chrono::seconds(10)));
+//
+// Routes. The processes of a job are divided into nodes: those of one host, or processes_per_node
+// consecutive ranks. With Routing::kNode a thread has channels to the threads of its own node, and
+// one channel to each other node: to the process that has the same place there as the sender's has
+// in its own node (if the nodes have different sizes, the place modulo the size), and in it to the
+// thread of the sender's index. That thread is the router: it forwards the calls to the threads of
+// its node, on channels of its own. A call to the router itself takes one hop. (YGM and Conveyors
+// route in the same way.) With Routing::kDirect there is a channel to each thread, as with
+// RDMAAggregatorGlobal.
+//
+// Memory. Let the job have N nodes of p processes of T threads, so that P = N p. Channels per
+// thread: N - 1 to other nodes, p T to the own node, p T as a router. With p T = N, that is
+// 3 sqrt(P T) per thread, instead of P T with kDirect. Each channel has at least chunks_per_request
+// * chunk_bytes at its receiver (messenger_options.h); statistics() says how much. In addition: 12
+// bytes per process of the job, for the nodes; 8 bytes per channel that may be needed; and per
+// channel of a router the deferred calls, at most 8 chunks. Everything is allocated on first use.
+//
+// Cost. A routed call has 8 bytes more than a direct one, on each of its hops, is copied once more,
+// and runs later. It is decoded at its destination only. Batches are larger: a thread has fewer of
+// them to fill. Routing pays if calls are short and destinations are many.
+//
+// Order. Accepted calls of one object to one destination run at most once each, in the order of
+// issue, since they all take one route. There is no order between calls of two objects, and none
+// between calls to two destinations. A call runs unless a process dies or the destination rejects
+// it.
+//
+// Forwarding. The router forwards calls where the calls to its thread run: when it polls or waits
+// (Fabric::process_calls, Fabric::wait), in helper threads, or in finalize(). It publishes them at
+// the end of each such round. A thread that does not run its calls delays the calls that it should
+// forward. The router needs no object of this class.
+//
+// Back-pressure. If a destination is slow, its router defers its calls, up to the limit above. Then
+// the router stops reading the channel whose next call does not fit; the sender's policy decides,
+// as for any full channel. Calls behind that one, of the same sender to other threads of the node,
+// wait meanwhile. No call is lost, and memory stays bounded.
+//
+// Deadlock. Waiting for room cannot be circular. The channels of routers carry calls that are run
+// at their destination and never forwarded again (a forwarded call that asks for it is rejected),
+// and running a call never waits for room in a channel. So the channels of routers drain as long as
+// their destinations run calls. The first hop drains as long as the channels of routers do. A
+// thread that waits for room runs incoming calls and forwards meanwhile.
+//
+// Termination. A TerminationDetector and Fabric::finalize() count calls on both hops: a call counts
+// as begun on the second hop before it has ended on the first.
+//
+// Failures. If a router dies, calls that it had not forwarded are lost, and later calls by this
+// route get UNAVAILABLE with its name, and so do flush() and shutdown(). The calls that it had
+// published run; calls by other routes are not affected. A route is never replaced during the life
+// of an object, since calls could overtake others. A new object chooses routers among the processes
+// that live. If a destination dies, its router tells the senders: later calls to it, flush() and
+// shutdown() get UNAVAILABLE with its name.
+//
+// Supported: call, and call_buffer whose buffer is copied into the call, with Fail, Retry or
+// RetryAsync. Not supported: completions, results, and buffers that are READ or WRITTEN. Use a
+// messenger for these, or send an answer as a call.
+#ifndef CARIAMA_RIUTILS_ROUTED_AGGREGATOR_H_
+#define CARIAMA_RIUTILS_ROUTED_AGGREGATOR_H_
+
+#include <atomic>
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <span>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "dsfabric/call_encoding.h"
+#include "dsfabric/call_forms.h"
+#include "dsfabric/call_options.h"
+#include "dsfabric/call_result.h"
+#include "dsfabric/completions.h"
+#include "dsfabric/fabric.h"
+#include "dsfabric/function_table.h"
+#include "dsfabric/ids.h"
+#include "dtutils/wait.h"
+#include "riutils/aggregator.h"
+#include "riutils/channel_sender.h"
+#include "riutils/export.h"
+#include "riutils/messenger.h"
+#include "riutils/messenger_options.h"
+
+namespace cariama {
+
+namespace internal {
+
+class NodeMap;
+class RouteFailures;
+
+// Stands in front of the closure of a routed call.
+struct RoutedHead {
+  static constexpr uint32_t kThreadBits = 27;
+  static constexpr uint32_t kMaxThreads = 1u << kThreadBits;  // of a job
+
+  uint32_t destination = 0;  // ThreadId | chunk order << kThreadBits
+  uint32_t function = 0;     // FunctionId of the sender's function
+
+  // Returns the order of chunks of 2^order bytes, in which every call fits that fits into a chunk
+  // of `chunk_bytes`.
+  [[nodiscard]] static constexpr uint32_t chunk_order(uint64_t chunk_bytes) {
+    return static_cast<uint32_t>(std::bit_width(chunk_bytes - 1));
+  }
+  // Names the forwarding channel for chunks of that order. A sender with larger chunks thus gets
+  // another forwarding channel, one that takes its calls.
+  [[nodiscard]] static constexpr uint32_t name(ThreadId thread, uint32_t order) {
+    return thread.value() | order << kThreadBits;
+  }
+  [[nodiscard]] constexpr ThreadId thread() const { return destination & (kMaxThreads - 1); }
+  [[nodiscard]] constexpr uint32_t order() const { return destination >> kThreadBits; }
+};
+static_assert(sizeof(RoutedHead) == 8);
+static_assert(RoutedHead::chunk_order(MessengerOptions::kMaxChunkBytes) < 32);
+
+// Returns the id of the function that a router runs for a routed call.
+[[nodiscard]] CARIAMA_RIUTILS_EXPORT FunctionId routed_function();
+
+// A Call (call_encoding.h) that carries another one.
+template <typename Call>
+class RoutedCall {
+ public:
+  RoutedCall(uint32_t destination, const Call& call) : destination_(destination), call_(call) {}
+
+  [[nodiscard]] static FunctionId id() {
+    return Call::id().value == 0 ? FunctionId{} : routed_function();
+  }
+  [[nodiscard]] size_t bytes() const { return sizeof(RoutedHead) + call_.bytes(); }
+  void write(std::byte* at) const {
+    const RoutedHead head{destination_, Call::id().value};
+    std::memcpy(at, &head, sizeof head);
+    call_.write(at + sizeof head);
+  }
+
+ private:
+  const uint32_t destination_;
+  const Call& call_;
+};
+
+}  // namespace internal
+
+enum class Routing : uint8_t {
+  kDirect,  // one hop: a channel to each thread
+  kNode,    // two hops to threads of other nodes
+};
+// Returns the routing of that name: "direct" or "node". Error: INVALID_ARGUMENT.
+[[nodiscard]] CARIAMA_RIUTILS_EXPORT absl::StatusOr<Routing> routing_of(std::string_view name);
+
+struct RoutingOptions {
+  Routing routing = Routing::kDirect;
+  // kNode: this many consecutive ranks form a node. 0: the processes of one host do.
+  uint32_t processes_per_node = 0;
+  // Of this thread's channels (a channel within the process arrives mapped, whatever `arrival`
+  // says). The channels of routers have the defaults, with chunks of
+  // chunk_bytes rounded up to a power of two.
+  MessengerOptions messenger{};
+};
+
+struct RoutingStatistics {
+  // Of this object.
+  uint64_t channels = 0;      // opened so far
+  uint64_t buffer_bytes = 0;  // their chunks, in the receivers' processes
+  uint64_t routed = 0;        // calls that were accepted for two hops
+  // Of this thread as a router, since the fabric was created.
+  uint64_t forwarded = 0;                // calls: the hops that this thread added
+  uint64_t postponed = 0;                // attempts to forward a call for which there was no room
+  uint64_t lost = 0;                     // calls whose destination could not be reached
+  uint64_t forwarding_channels = 0;      // opened so far
+  uint64_t forwarding_buffer_bytes = 0;  // their chunks, in the receivers' processes
+};
+
+// Thread-compatible: only the thread of its ThreadContext may use it. Neither copyable nor movable.
+class CARIAMA_RIUTILS_EXPORT RoutedAggregator {
+ public:
+  // Opens no channel: the first call to a destination does. `thread` must outlive the object.
+  // Aborts with a message if it is *fabric.this_thread() in a thread that has no context.
+  explicit RoutedAggregator(ThreadContext& thread, const RoutingOptions& options = {});
+  // Publishes the batches, and ends the channels as ~RDMAMessenger does.
+  ~RoutedAggregator();
+  RoutedAggregator(const RoutedAggregator&) = delete;
+  RoutedAggregator& operator=(const RoutedAggregator&) = delete;
+
+  // The destination calls function(arguments...). Errors: those of RDMAAggregator::call (a call
+  // whose length exceeds a chunk: INVALID_ARGUMENT), OUT_OF_RANGE (no such thread), and UNAVAILABLE
+  // (the router or the destination has failed).
+  template <auto... Options, typename F, typename... Args>
+  CallResult call(ThreadId destination, F&& function, Args&&... arguments) {
+    static_assert(!(internal::kIsCompletion<Args> || ...),
+                  "cariama: a call of a RoutedAggregator takes no completion; a messenger's does");
+    if constexpr (internal::require_function<F>() && !(internal::kIsCompletion<Args> || ...)) {
+      return send<CallOptions<Options...>>(destination,
+                                           make_call(function, std::forward<Args>(arguments)...));
+    } else {
+      return {};
+    }
+  }
+  // The destination calls function(buffer, size), with a copy of the bytes of `source`.
+  template <auto... Options, typename F>
+  CallResult call_buffer(ThreadId destination, F&& function, std::span<const std::byte> source) {
+    return send<CallOptions<Options...>>(destination, make_buffer_call(function, source));
+  }
+
+  // Publishes the batches of this thread. Never waits for a receiver. Returns the first error,
+  // after it has tried every channel; also the failures of routers and destinations that this
+  // object has used.
+  CallResult flush();
+  // Publishes batches older than flush_age (if set), then runs at most `most` calls that have
+  // arrived for this thread, and forwards those for others. Never blocks. Returns the number of
+  // calls that ran or were forwarded.
+  size_t process_calls(size_t most = SIZE_MAX);
+  // Ends the channels of this thread (RDMAMessenger::shutdown). Returns the first error, after it
+  // has tried every channel; also the failures that flush() returns. Routers may still have calls
+  // to forward: to wait until all calls have run, use a TerminationDetector before. Must be called
+  // before Fabric::finalize.
+  CallResult shutdown(Deadline deadline);
+
+  // Returns the thread to which this object sends calls for `destination`: the router, or
+  // `destination` itself. Requires: destination < total_threads().
+  [[nodiscard]] ThreadId next_hop(ThreadId destination);
+  [[nodiscard]] RoutingStatistics statistics() const;
+
+ private:
+  // The channel to a router, or to a destination.
+  struct Route {
+    Route(ThreadContext& thread, ThreadId to, const MessengerOptions& options)
+        : messenger(thread, to, options), calls(messenger), to(to) {}
+    RDMAMessenger messenger;
+    RDMAAggregator calls;
+    const ThreadId to;
+  };
+
+  template <typename Options, typename Call>
+  CallResult send(ThreadId destination, const Call& call) {
+    static_assert(
+        !Options::template kGives<Notification> && !Options::template kGives<Pulling>,
+        "cariama: a call of a RoutedAggregator takes no options but Fail, Retry and RetryAsync");
+    if (destination >= total_) [[unlikely]]
+      return no_such(destination);
+    Route& route = route_to(destination);
+    constexpr WhenNoRoom kWhen = WhenNoRoom::of(Options::kWhenFull, false);
+    if (route.to == destination) {
+      return route.calls.sender().template send<true>(call, kWhen);
+    }
+    if (any_failure_->load(std::memory_order_relaxed)) [[unlikely]] {
+      if (absl::Status failed = failure_of(route, destination); !failed.ok()) return failed;
+    }
+    const CallResult sent = route.calls.sender().template send<true>(
+        internal::RoutedCall<Call>(internal::RoutedHead::name(destination, order_), call), kWhen);
+    if (!sent.ok()) [[unlikely]]
+      return explain(route, destination, sent.status());
+    ++routed_;
+    return sent;
+  }
+
+  // Routes are numbered. kDirect: by destination. kNode: by node, except the own one; then by
+  // thread of the own node.
+  [[nodiscard]] size_t slot_of(ThreadId destination) const {
+    if (node_of_ == nullptr) return destination;
+    const uint32_t rank = destination / threads_;
+    const uint32_t node = node_of_[rank];
+    if (node != own_node_) return node;
+    return nodes_in_job_ + size_t{place_of_[rank]} * threads_ + destination % threads_;
+  }
+  [[nodiscard]] Route& route_to(ThreadId destination) {
+    const std::unique_ptr<Route>& known = routes_[slot_of(destination)];
+    if (known != nullptr) [[likely]]
+      return *known;
+    return open(destination);
+  }
+  [[nodiscard]] Route& open(ThreadId destination);
+  [[nodiscard]] ThreadId router_for(ThreadId destination) const;
+  [[nodiscard]] absl::Status no_such(ThreadId destination) const;
+  // Returns the failure that the router has reported for calls to `destination`, or OK.
+  [[nodiscard]] absl::Status failure_of(const Route& route, ThreadId destination) const;
+  // Returns the error of a routed call, which names the destination and the router.
+  [[nodiscard]] absl::Status explain(const Route& route, ThreadId destination,
+                                     const absl::Status& why) const;
+  // Returns the first failure of a router or of a destination that this object has used.
+  [[nodiscard]] absl::Status first_failure() const;
+
+  ThreadContext& thread_;
+  Fabric& fabric_;
+  const RoutingOptions options_;
+  const uint32_t total_;    // threads of the job
+  const uint32_t threads_;  // of a process
+  const uint32_t order_;    // RoutedHead::chunk_order
+  std::shared_ptr<const internal::NodeMap> nodes_;
+  std::shared_ptr<const internal::RouteFailures> failures_;
+  const std::atomic<bool>* any_failure_;
+  // Parts of *nodes_, for calls. nullptr with kDirect.
+  const uint32_t* node_of_ = nullptr;
+  const uint32_t* place_of_ = nullptr;
+  uint32_t nodes_in_job_ = 0;
+  uint32_t own_node_ = 0;
+  std::vector<std::unique_ptr<Route>> routes_;  // by slot_of()
+  uint64_t routed_ = 0;
+};
+
+}  // namespace cariama
+
+#endif  // CARIAMA_RIUTILS_ROUTED_AGGREGATOR_H_
