@@ -136,9 +136,7 @@ class SocketBroker final : public Broker {
       const size_t count = std::min(answer.wanted(), sizeof chunk);
       if (absl::Status came = receive_exactly(socket->get(), chunk, count, peer_name, deadline);
           !came.ok()) {
-        if (!absl::IsDeadlineExceeded(came)) return came;
-        return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-                          std::string(came.message()));
+        return came;
       }
       if (absl::Status taken = answer.take({chunk, count}); !taken.ok()) return taken;
     }

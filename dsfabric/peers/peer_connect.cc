@@ -234,8 +234,6 @@ absl::StatusOr<bool> PeerTable::offer(Peer& peer, Deadline deadline) {
     if (lease.count() != 0 && absl::IsDeadlineExceeded(why) && end_of_lease <= deadline) {
       why = lease_ended(job_.label(peer.rank), lease);
     }
-    // The peer has ended, or may have queue pairs that wait for these ones: the attempt cannot be
-    // repeated.
     if (absl::IsUnavailable(why)) {
       fail(peer.rank, why);
     } else {

@@ -43,8 +43,8 @@
 // OfferFailed in Answered or Connected: the offer of this process failed, or was refused, after
 // this process had answered the peer's offer. The peer's offer then counts.
 //
-// OfferFailed requires that the peer has not answered the offer with queue pairs. If an answer may
-// be lost, the event is Failure: the peer waits in Answered, and refuses another offer.
+// OfferFailed while the peer's answer is in flight: the peer stays in Answered, and refuses later
+// offers. An offer that ends at its deadline can lead to this if the peer was stopped.
 #ifndef CARIAMA_DSFABRIC_PEERS_PEER_STATE_H_
 #define CARIAMA_DSFABRIC_PEERS_PEER_STATE_H_
 

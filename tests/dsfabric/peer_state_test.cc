@@ -91,7 +91,7 @@ TEST(PeerState, OnlyConnectingStatesAreWaitedFor) {
 struct ModelProcess {
   enum Thread { kIdle, kOffers, kRefused, kWaits, kConfirms, kDone };
   enum Request { kNoRequest, kOffer, kReady };
-  enum Reply { kNoReply, kAnswer, kRefusal, kReadyReceived, kFailureReported };
+  enum Reply { kNoReply, kAnswer, kRefusal, kReadyReceived };
 
   S state = S::kUnconnected;
   Thread thread = kIdle;
@@ -100,7 +100,6 @@ struct ModelProcess {
   int adopted = -1;              // the rank whose offer the queue pairs belong to
   int notices = 0;               // number of times that death notices were sent
   int failures_left = 0;         // offers that may still fail
-  int losses_left = 0;           // offers that were handled, and whose reply may still be lost
 
   friend auto operator<=>(const ModelProcess&, const ModelProcess&) = default;
 };
@@ -117,13 +116,11 @@ class Explorer {
       any = take(model, rank, &Explorer::advance_thread) || any;
       any = take(model, rank, &Explorer::answer_request) || any;
       any = take(model, rank, &Explorer::fail_offer) || any;
-      any = take(model, rank, &Explorer::lose_reply) || any;
     }
     if (!any) end(model);
   }
   [[nodiscard]] size_t models() const { return seen_.size(); }
   [[nodiscard]] size_t ends() const { return ends_; }
-  [[nodiscard]] size_t failed_ends() const { return failed_ends_; }
 
  private:
   bool take(Model model, size_t rank, bool (Explorer::*step)(Model&, size_t)) {
@@ -161,7 +158,6 @@ class Explorer {
           self.thread = ModelProcess::kRefused;
           return true;
         }
-        if (reply == ModelProcess::kFailureReported) return fail(self);
         EXPECT_EQ(apply(self, E::kAnswer), A::kConnectQueuePairs);
         self.adopted = static_cast<int>(rank);
         EXPECT_EQ(apply(self, E::kAnswerAccepted), A::kConfirm);
@@ -179,7 +175,6 @@ class Explorer {
         return true;
       case ModelProcess::kConfirms:
         if (reply == ModelProcess::kNoReply) return false;
-        if (reply == ModelProcess::kFailureReported) return fail(self);
         apply(self, E::kConfirmed);
         self.thread = ModelProcess::kDone;
         return true;
@@ -195,12 +190,6 @@ class Explorer {
     ModelProcess& other = model[1 - rank];
     const auto request = std::exchange(other.request, ModelProcess::kNoRequest);
     if (request == ModelProcess::kNoRequest) return false;
-    if (self.state == S::kFailed) {
-      EXPECT_EQ(apply(self, request == ModelProcess::kReady ? E::kReady : E::kOfferFromLower),
-                A::kReportFailure);
-      other.reply = ModelProcess::kFailureReported;
-      return true;
-    }
     if (request == ModelProcess::kReady) {
       EXPECT_EQ(apply(self, E::kReady), A::kSendDeathNotices);
       other.reply = ModelProcess::kReadyReceived;
@@ -230,45 +219,8 @@ class Explorer {
     return true;
   }
 
-  // The other process handles the offer, and its reply is lost: the offer must not be repeated.
-  bool lose_reply(Model& model, size_t rank) {
-    ModelProcess& self = model[rank];
-    if (self.losses_left == 0 || self.thread != ModelProcess::kOffers ||
-        self.reply == ModelProcess::kNoReply) {
-      return false;
-    }
-    --self.losses_left;
-    self.reply = ModelProcess::kNoReply;
-    return fail(self);
-  }
-
-  static bool fail(ModelProcess& self) {
-    apply(self, E::kFailure);
-    self.thread = ModelProcess::kDone;
-    return true;
-  }
-
-  // The threads of a process that considers the other one failed return. A process whose offer or
-  // answer was lost with that waits until its deadline.
-  static void end_after_failure(const Model& model) {
-    for (const ModelProcess& process : model) {
-      if (process.state == S::kFailed) {
-        EXPECT_EQ(process.thread, ModelProcess::kDone);
-      } else if (process.thread == ModelProcess::kWaits) {
-        EXPECT_EQ(process.state, S::kAnswered);
-      } else {
-        EXPECT_EQ(process.thread, ModelProcess::kDone);
-        EXPECT_EQ(process.state, S::kConnected);
-      }
-    }
-  }
-
   void end(const Model& model) {
     ++ends_;
-    if (model[0].state == S::kFailed || model[1].state == S::kFailed) {
-      ++failed_ends_;
-      return end_after_failure(model);
-    }
     EXPECT_EQ(model[0].adopted, model[1].adopted) << "queue pairs of different offers";
     for (const ModelProcess& process : model) {
       EXPECT_EQ(process.state, S::kConnected);
@@ -279,7 +231,6 @@ class Explorer {
 
   std::set<Model> seen_;
   size_t ends_ = 0;
-  size_t failed_ends_ = 0;
 };
 
 TEST(PeerState, BothConnectInEveryOrder) {
@@ -305,18 +256,6 @@ TEST(PeerState, OffersThatFailAreRepeated) {
   Explorer explorer;
   explorer.explore(model);
   EXPECT_GT(explorer.models(), 100u);
-}
-
-TEST(PeerState, AnOfferWhoseReplyIsLostFailsThePeer) {
-  for (const size_t rank : {0, 1}) {
-    Model model;
-    model[rank].losses_left = 1;
-    for (ModelProcess& process : model) process.failures_left = 1;
-    Explorer explorer;
-    explorer.explore(model);
-    EXPECT_GE(explorer.failed_ends(), 1u);
-    EXPECT_GT(explorer.ends(), explorer.failed_ends());
-  }
 }
 
 }  // namespace
