@@ -122,6 +122,9 @@ class CARIAMA_DTUTILS_EXPORT ProtectionDomain {
   [[nodiscard]] virtual absl::StatusOr<std::shared_ptr<MemoryRegion>> register_memory(
       const MemorySource& source, Access access) = 0;
 
+  // Returns true if register_memory() pins the memory, which counts against RLIMIT_MEMLOCK (verbs).
+  [[nodiscard]] virtual bool pins_memory() const { return true; }
+
   [[nodiscard]] virtual absl::StatusOr<std::shared_ptr<CompletionChannel>> create_channel() = 0;
   [[nodiscard]] virtual absl::StatusOr<std::shared_ptr<CompletionQueue>> create_completion_queue(
       const CompletionQueueOptions& options) = 0;

@@ -29,6 +29,7 @@ class FaultDomain final : public ProtectionDomain,
                                                                 Access access) override {
     return inner_->register_memory(source, access);
   }
+  bool pins_memory() const override { return inner_->pins_memory(); }
 
   absl::StatusOr<std::shared_ptr<CompletionChannel>> create_channel() override {
     absl::StatusOr<std::shared_ptr<CompletionChannel>> inner = inner_->create_channel();

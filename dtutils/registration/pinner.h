@@ -33,6 +33,9 @@ class CARIAMA_DTUTILS_EXPORT Pinner {
   // the range is not mapped).
   [[nodiscard]] virtual absl::StatusOr<std::shared_ptr<MemoryRegion>> pin(std::byte* address,
                                                                           size_t bytes) = 0;
+  // Returns true if pinned bytes count against RLIMIT_MEMLOCK: the default of
+  // RegistrationOptions::max_bytes then follows that limit.
+  [[nodiscard]] virtual bool counts_against_memlock() const { return true; }
 };
 
 // Registers with a protection domain: ibv_reg_mr on verbs, the table of regions on shm.
@@ -45,6 +48,7 @@ class CARIAMA_DTUTILS_EXPORT DomainPinner final : public Pinner {
                std::optional<Access> read_only_access = std::nullopt);
   [[nodiscard]] absl::StatusOr<std::shared_ptr<MemoryRegion>> pin(std::byte* address,
                                                                   size_t bytes) override;
+  [[nodiscard]] bool counts_against_memlock() const override { return domain_->pins_memory(); }
 
  private:
   const std::shared_ptr<ProtectionDomain> domain_;

@@ -42,9 +42,10 @@ uintptr_t page_bytes() {
 std::string text_of(const absl::Status& status) { return std::string(status.message()); }
 
 // The default of max_bytes.
-uint64_t default_budget() {
+uint64_t default_budget(const Pinner& pinner) {
   rlimit limit{};
-  if (getrlimit(RLIMIT_MEMLOCK, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && geteuid() != 0) {
+  if (pinner.counts_against_memlock() && geteuid() != 0 && getrlimit(RLIMIT_MEMLOCK, &limit) == 0 &&
+      limit.rlim_cur != RLIM_INFINITY) {
     return limit.rlim_cur / 10 * 8;
   }
   return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * page_bytes() / 4;
@@ -100,7 +101,7 @@ absl::StatusOr<std::unique_ptr<RegistrationCache>> RegistrationCache::create(
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
                       "a registration cache without a pinner", "pass a DomainPinner");
   }
-  if (options.max_bytes == 0) options.max_bytes = default_budget();
+  if (options.max_bytes == 0) options.max_bytes = default_budget(*pinner);
   if (options.policy == nullptr) options.policy = make_registration_policy("lru").value();
   std::unique_ptr<RegistrationCache> cache(
       new RegistrationCache(std::move(pinner), std::move(options)));

@@ -80,7 +80,7 @@ enum class Invalidation : uint8_t {
 
 struct RegistrationOptions {
   // The most bytes that are registered at a time, in whole pages. 0: 80 % of RLIMIT_MEMLOCK if that
-  // is set, else a quarter of the machine's memory.
+  // is set and the pinner's memory counts against it, else a quarter of the machine's memory.
   uint64_t max_bytes = 0;
   // The most regions that are registered at a time. Adapters and vm.max_map_count (65530) fail at
   // some tens of thousands.

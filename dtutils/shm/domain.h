@@ -19,6 +19,7 @@ class ShmDomain final : public ProtectionDomain, public std::enable_shared_from_
 
   absl::StatusOr<std::shared_ptr<MemoryRegion>> register_memory(const MemorySource& source,
                                                                 Access access) override;
+  bool pins_memory() const override { return false; }
   absl::StatusOr<std::shared_ptr<CompletionChannel>> create_channel() override;
   absl::StatusOr<std::shared_ptr<CompletionQueue>> create_completion_queue(
       const CompletionQueueOptions& options) override;

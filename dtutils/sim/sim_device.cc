@@ -42,6 +42,7 @@ class SimDomain final : public ProtectionDomain, public std::enable_shared_from_
     }
     return std::make_shared<SimRegion>(fabric_, shared_from_this(), source, access);
   }
+  bool pins_memory() const override { return false; }
 
   absl::StatusOr<std::shared_ptr<CompletionChannel>> create_channel() override {
     return std::make_shared<SimCompletionChannel>(fabric_);

@@ -11,8 +11,11 @@
 #include <random>
 #include <vector>
 
+#include "dtutils/device.h"
+#include "dtutils/fault/fault_device.h"
 #include "dtutils/file_descriptor.h"
 #include "dtutils/registration/registration_cache.h"
+#include "dtutils/sim/sim_fabric.h"
 #include "tests/dtutils/allocators/fake_domain.h"
 #include "tests/dtutils/registration/pinning_domain.h"
 
@@ -62,6 +65,42 @@ TEST(DomainPinner, PassesErrorsOn) {
   EXPECT_EQ((*cache)->statistics().registered_regions, 1u);
   domain->registrations->refuse_from = SIZE_MAX;
   EXPECT_TRUE((*cache)->acquire(pages.page(2), 1).ok());
+}
+
+// shm pins nothing, so a user with a small RLIMIT_MEMLOCK can lend it as much as root.
+TEST(DomainPinner, TheMemlockLimitIsNoBudgetWhereNothingIsPinned) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const rlimit limit{64 << 10, 64 << 10};
+    if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0) _exit(1);
+    if (geteuid() == 0 && seteuid(65534) != 0) _exit(2);
+    auto device = open_device({.transport = Transport::kShm});
+    if (!device.ok()) _exit(3);
+    auto domain = (*device)->create_domain();
+    if (!domain.ok()) _exit(4);
+    auto cache = RegistrationCache::create(
+        std::make_shared<DomainPinner>(*domain, Access::kLocalWrite | Access::kRemoteRead));
+    if (!cache.ok()) _exit(5);
+    const MappedPages pages(256);
+    _exit((*cache)->acquire(pages.get(), pages.bytes()).ok() ? 0 : 6);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+TEST(DomainPinner, TheDomainTellsWhetherItPins) {
+  auto pins = std::make_shared<FakeDomain>();
+  EXPECT_TRUE(DomainPinner(pins, Access::kAll).counts_against_memlock());
+  SimFabric cluster;
+  const std::shared_ptr<Device> simulated = cluster.create_endpoint();
+  for (const std::shared_ptr<Device>& device :
+       {simulated, make_fault_device(simulated, FaultOptions::benign(1))}) {
+    auto domain = device->create_domain();
+    ASSERT_TRUE(domain.ok()) << domain.status();
+    EXPECT_FALSE(DomainPinner(*domain, Access::kAll).counts_against_memlock());
+  }
 }
 
 TEST(IoUringPinner, PinsUntilTheEnd) {
