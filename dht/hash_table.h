@@ -115,7 +115,9 @@ class TableAccess {
 
   // ---- Asynchronous operations. start_*() returns false if in_flight operations are active: then
   // call poll(). An operation is active until poll() has delivered its result. `tag` is returned
-  // with the result.
+  // with the result. The transfers of an operation that has ended by its deadline may be in flight
+  // longer. While those of in_flight such operations are, a new one on a share that is not mapped
+  // ends at once with kUnavailable.
 
   [[nodiscard]] bool start_find_or_put(const Key& key, uint64_t tag) {
     return start<true>(key, tag);
@@ -250,8 +252,7 @@ class TableAccess {
   [[nodiscard, gnu::noinline, gnu::cold]] TableOutcome read_slowly(uint64_t index, Key& key);
   template <bool kPut>
   void operate_all(std::span<const Key> keys, std::span<TableResult> results);
-  // Starts an operation of a batch. Blocks while in_flight are active; if none ends within
-  // TableOptions::timeout, this one ends with kUnavailable.
+  // Starts an operation of a batch. Blocks while in_flight are active.
   void start_in_batch(TableEngine::Mode mode, const uint64_t* stored, uint64_t index,
                       const TableEngine::Target& target);
   template <bool kPut>
@@ -457,12 +458,7 @@ template <size_t W>
 void TableAccess<W>::start_in_batch(TableEngine::Mode mode, const uint64_t* stored, uint64_t index,
                                     const TableEngine::Target& target) {
   ++*target.left;
-  while (!engine_.start(mode, stored, index, target)) {
-    if (engine_.wait_for_room()) continue;
-    *target.result = {};
-    --*target.left;
-    return;
-  }
+  while (!engine_.start(mode, stored, index, target)) engine_.wait_for_room();
 }
 
 template <size_t W>

@@ -24,10 +24,11 @@ constexpr uint64_t kPollsPerClock = 64;
 struct TableEngine::Slot {
   enum class Stage : uint8_t {
     kFree,
+    kTaken,  // has an operation that has no transfer yet
     kChunk,  // waits for a chunk
     kWord,   // waits for a compare-and-swap
     kRead,   // waits for the words of one bucket
-    kLate,   // the operation has ended by its deadline; a transfer is still in flight
+    kLate,   // the operation has ended; a transfer may still be in flight
   };
   // A run of buckets of the probe path: one transfer, or two where the path wraps around.
   struct Chunk {
@@ -38,7 +39,8 @@ struct TableEngine::Slot {
 
   Stage stage = Stage::kFree;
   Mode mode = Mode::kFind;
-  uint8_t current = 0;  // of chunks
+  bool overdue = false;  // the deadline has passed
+  uint8_t current = 0;   // of chunks
   uint32_t owner = 0;
   uint32_t at = 0;       // bucket within the current chunk
   uint32_t word = 0;     // that the compare-and-swap sets
@@ -90,8 +92,20 @@ uint64_t* TableEngine::attach(uint32_t owner) {
 
 // ---- Slots --------------------------------------------------------------------------------------
 
-TableEngine::Slot* TableEngine::take_slot(bool beyond_limit) {
-  if (active_ >= options_.in_flight && !beyond_limit) return nullptr;
+// Slots of operations that have ended by their deadlines do not count as active, so that a program
+// can wait for its operations; but their number is bounded.
+bool TableEngine::refuses() {
+  if (overdue_ >= options_.in_flight) poll();
+  if (overdue_ < options_.in_flight) return false;
+  ++statistics_.operations;
+  ++statistics_.unavailable;
+  status_ = make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+                       "the transfers of earlier operations on a hash table have not ended in time",
+                       "raise TableOptions::timeout if a host is overloaded");
+  return true;
+}
+
+TableEngine::Slot& TableEngine::take_slot() {
   Slot* free = nullptr;
   for (const std::unique_ptr<Slot>& slot : slots_) {
     if (slot->stage == Slot::Stage::kFree) free = slot.get();
@@ -109,35 +123,47 @@ TableEngine::Slot* TableEngine::take_slot(bool beyond_limit) {
   }
   // Remove the use tags of peers that the memory was used with before.
   if (free->buffer.is_free()) free->buffer.clear_uses();
+  free->stage = Slot::Stage::kTaken;
   ++active_;
-  return free;
+  return *free;
 }
 
 bool TableEngine::start(Mode mode, const uint64_t* stored, uint64_t index, uint64_t tag) {
-  Slot* const slot = has_room() ? take_slot(false) : nullptr;
-  if (slot == nullptr) return false;
-  slot->tag = tag;
-  slot->target = {};
-  launch(*slot, mode, stored, index);
+  if (!has_room()) return false;
+  if (refuses()) {
+    Ended& ended = ended_.emplace_back(Ended{tag, {}, {}});
+    if (mode != Mode::kRead) std::copy_n(stored, core_.words(), ended.stored.begin());
+    return true;
+  }
+  Slot& slot = take_slot();
+  slot.tag = tag;
+  slot.target = {};
+  launch(slot, mode, stored, index);
   return true;
 }
 
 bool TableEngine::start(Mode mode, const uint64_t* stored, uint64_t index, const Target& target) {
-  Slot* const slot = take_slot(false);
-  if (slot == nullptr) return false;
-  slot->target = target;
-  launch(*slot, mode, stored, index);
+  if (active_ >= options_.in_flight) return false;
+  if (refuses()) {
+    *target.result = {};
+    --*target.left;
+    return true;
+  }
+  Slot& slot = take_slot();
+  slot.target = target;
+  launch(slot, mode, stored, index);
   return true;
 }
 
 TableResult TableEngine::execute(Mode mode, uint64_t* stored, uint64_t index) {
   TableResult result;
+  if (refuses()) return result;
   size_t left = 1;
   // A blocked operation must not wait for a free slot: the thread's wait hook may have suspended
   // operations that occupy all of them, and that continue only after this one.
-  Slot* const slot = take_slot(true);
-  slot->target = {&result, mode == Mode::kRead ? stored : nullptr, &left};
-  launch(*slot, mode, stored, index);
+  Slot& slot = take_slot();
+  slot.target = {&result, mode == Mode::kRead ? stored : nullptr, &left};
+  launch(slot, mode, stored, index);
   wait_for_all(&left);
   return result;
 }
@@ -257,6 +283,7 @@ void TableEngine::advance(Slot& slot) {
   while (true) {
     switch (slot.stage) {
       case Slot::Stage::kFree:
+      case Slot::Stage::kTaken:
         return;
       case Slot::Stage::kChunk:
         if (!advance_chunk(slot)) return;
@@ -284,7 +311,7 @@ void TableEngine::advance(Slot& slot) {
         }
         slot.swap = {};
         slot.stage = Slot::Stage::kFree;
-        --active_;
+        --(std::exchange(slot.overdue, false) ? overdue_ : active_);
         return;
       }
     }
@@ -451,10 +478,15 @@ void TableEngine::poll() {
   // By index: an operation that ends may run no user code, but a nested poll may add slots.
   for (size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = *slots_[i];
-    if (slot.stage == Slot::Stage::kFree) continue;
     advance(slot);
-    if (check && slot.stage != Slot::Stage::kFree && slot.stage != Slot::Stage::kLate &&
-        now >= slot.deadline) {
+    if (!check || slot.stage == Slot::Stage::kFree || slot.stage == Slot::Stage::kTaken ||
+        slot.overdue || now < slot.deadline) {
+      continue;
+    }
+    slot.overdue = true;
+    --active_;
+    ++overdue_;
+    if (slot.stage != Slot::Stage::kLate) {
       fail(slot, make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
                             core_.fabric().label(slot.owner) +
                                 " did not answer an operation on its share of a hash table in time",
@@ -475,7 +507,8 @@ bool TableEngine::poll_until(const Condition& condition, Deadline deadline) {
   return core_.fabric().wait_polling(met, deadline);
 }
 
-// Every operation has a deadline, so these waits need none.
+// Every operation has a deadline, after which its slot does not count as active. So these waits
+// need none.
 
 void TableEngine::wait_for_all(const size_t* left) {
   static_cast<void>(poll_until([left] { return *left == 0; }, kForever));
@@ -485,16 +518,8 @@ void TableEngine::await_ended() {
   static_cast<void>(poll_until([this] { return !ended_.empty() || active_ == 0; }, kForever));
 }
 
-bool TableEngine::wait_for_room() {
-  if (poll_until([this] { return active_ < options_.in_flight; },
-                 deadline_after(core_.options().timeout))) {
-    return true;
-  }
-  ++statistics_.unavailable;
-  status_ = make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
-                       "the transfers of earlier operations on a hash table have not ended in time",
-                       "raise TableOptions::timeout if a host is overloaded");
-  return false;
+void TableEngine::wait_for_room() {
+  static_cast<void>(poll_until([this] { return active_ < options_.in_flight; }, kForever));
 }
 
 bool TableEngine::take_ended(Ended& into) {

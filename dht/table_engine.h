@@ -63,7 +63,9 @@ class CARIAMA_DHT_EXPORT TableEngine {
   // Executes one operation on a share that is not mapped. Blocks. For kRead, `index` names the
   // bucket, and `stored` gets its words; otherwise `stored` is the encoded key.
   [[nodiscard]] TableResult execute(Mode mode, uint64_t* stored, uint64_t index);
-  // Starts one operation. Returns false if in_flight operations are active.
+  // Starts one operation. Returns false if in_flight operations are active. The operation ends at
+  // once with kUnavailable if transfers of as many earlier operations, which have ended by their
+  // deadlines, are still in flight.
   [[nodiscard]] bool start(Mode mode, const uint64_t* stored, uint64_t index, uint64_t tag);
   [[nodiscard]] bool start(Mode mode, const uint64_t* stored, uint64_t index, const Target& target);
   // True if start() with a tag would start an operation: in_flight limits those in flight and those
@@ -77,9 +79,8 @@ class CARIAMA_DHT_EXPORT TableEngine {
   void wait_for_all(const size_t* left);
   // Blocks until take_ended() returns true, or no operation is in flight.
   void await_ended();
-  // Blocks until start() with a Target is possible. Returns false after TableOptions::timeout:
-  // transfers of operations that have ended by their deadlines occupy all slots.
-  [[nodiscard]] bool wait_for_room();
+  // Blocks until start() with a Target is possible.
+  void wait_for_room();
   [[nodiscard]] bool take_ended(Ended& into);
   [[nodiscard]] size_t ended() const { return ended_.size(); }  // and not taken
   [[nodiscard]] size_t active() const { return active_ + ended_.size(); }
@@ -91,7 +92,9 @@ class CARIAMA_DHT_EXPORT TableEngine {
  private:
   struct Slot;
 
-  [[nodiscard]] Slot* take_slot(bool beyond_limit);
+  // Returns true if an operation cannot begin: its result is then kUnavailable.
+  [[nodiscard]] bool refuses();
+  [[nodiscard]] Slot& take_slot();
   // Polls until condition() returns true. Returns false if the deadline came first.
   template <typename Condition>
   [[nodiscard]] bool poll_until(const Condition& condition, Deadline deadline);
@@ -118,7 +121,8 @@ class CARIAMA_DHT_EXPORT TableEngine {
   bool in_advance_;      // request the next chunk together with the first
   double load_ = 0;      // measured
   double observed_ = 0;  // buckets that load_ is the average of
-  size_t active_ = 0;    // slots in use
+  size_t active_ = 0;    // slots in use, except for the overdue ones
+  size_t overdue_ = 0;   // slots whose deadline has passed, and whose transfers are in flight
   uint64_t polls_ = 0;
   std::vector<std::unique_ptr<Slot>> slots_;
   std::deque<Ended> ended_;

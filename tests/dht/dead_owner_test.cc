@@ -4,7 +4,11 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "dht/hash_table.h"
@@ -66,6 +70,80 @@ void lose_an_owner(Fabric& fabric, bool remote) {
   }
   EXPECT_EQ(table->grow(8192, soon()).code(), absl::StatusCode::kUnavailable);
   must(table->destroy(soon()));
+}
+
+// Returns a key of `owner`.
+TableKey<2> key_of(const HashTable<2>& table, uint32_t owner, std::mt19937_64& random) {
+  TableKey<2> key = random_key<2>(random);
+  while (table.owner_of(key) != owner) key = random_key<2>(random);
+  return key;
+}
+
+// Stops a process. Returns when all of its threads have stopped: kill(2) returns before.
+void stop(pid_t process) {
+  kill(process, SIGSTOP);
+  const auto running = [process] {
+    const std::string tasks = "/proc/" + std::to_string(process) + "/task";
+    for (const auto& task : std::filesystem::directory_iterator(tasks)) {
+      std::ifstream file(task.path() / "stat");
+      const std::string text((std::istreambuf_iterator<char>(file)), {});
+      // The state follows the name, which is in parentheses.
+      const size_t name_end = text.rfind(')');
+      if (name_end == std::string::npos || text[name_end + 2] != 'T') return true;
+    }
+    return false;
+  };
+  ASSERT_TRUE(wait_until([&] { return !running(); }, soon()));
+}
+
+// The owner executes the compare-and-swaps, and is stopped: the operation ends by its deadline, and
+// its transfer stays in flight.
+TEST(StoppedOwnerTest, OperationsThatEndedByTheirDeadlineAreNotActive) {
+  run_job_with_a_victim(2, 1, [](Fabric& fabric) {
+    Collectives all(fabric, {.leave_out_dead = true});
+    auto table = must(HashTable<2>::create(all,
+                                           {.buckets = 4096,
+                                            .force_remote = true,
+                                            .atomics = AtomicsBy::kOwner,
+                                            .timeout = std::chrono::milliseconds(200)},
+                                           soon()));
+    auto access = must(table->access({.in_flight = 2}));
+    const std::vector<std::optional<pid_t>> processes = must(all.all_gather(getpid(), soon()));
+    std::mt19937_64 random(1);
+    if (fabric.rank() == 1) return wait_to_be_killed(fabric);
+    // An operation may end by its deadline on a busy machine.
+    while (access->find_or_put(key_of(*table, 1, random)).outcome != TableOutcome::kInserted) {
+    }
+    stop(*processes[1]);
+    // The CAS of an insert that is only started stays in flight. After two, a third one is refused.
+    for (int operation = 0; operation < 4; ++operation) {
+      uint64_t ended = 0;
+      TableOutcome outcome = TableOutcome::kFound;
+      const auto on_end = [&](uint64_t tag, const TableResult& result, const TableKey<2>&) {
+        ended = tag;
+        outcome = result.outcome;
+      };
+      const TableKey<2> key = key_of(*table, 1, random);
+      while (!access->start_find_or_put(key, 7)) access->poll(on_end);
+      while (access->active() != 0) {
+        access->await_ended();
+        access->poll(on_end);
+      }
+      EXPECT_EQ(ended, 7u);
+      EXPECT_EQ(outcome, TableOutcome::kUnavailable);
+      EXPECT_TRUE(absl::IsDeadlineExceeded(access->status())) << access->status();
+    }
+    // So are operations that block.
+    std::vector<TableKey<2>> keys;
+    for (int i = 0; i < 10; ++i) keys.push_back(key_of(*table, 1, random));
+    std::vector<TableResult> results(keys.size());
+    access->find_or_put(keys, results);
+    for (const TableResult& result : results) {
+      EXPECT_EQ(result.outcome, TableOutcome::kUnavailable);
+    }
+    EXPECT_EQ(access->find_or_put(keys[0]).outcome, TableOutcome::kUnavailable);
+    kill(*processes[1], SIGKILL);
+  });
 }
 
 TEST(DeadOwnerTest, ItsKeysAreUnavailable) {
