@@ -9,6 +9,7 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <tuple>
 #include <utility>
 #include <variant>
@@ -633,6 +634,43 @@ TEST(ForkJoinDeath, AResultThatIsTooLargeIsNamed) {
                   return join(std::move(child)).size();
                 })),
                 ::testing::ExitedWithCode(70), "307200 bytes that TaskOptions::pinned_bytes");
+  });
+}
+
+// Counts the keys under which values were put.
+class CountingExchange final : public Exchange {
+ public:
+  explicit CountingExchange(Exchange& inner) : inner_(inner) {}
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  const std::string& label(int rank) const override { return inner_.label(rank); }
+  absl::Status put(std::string_view key, std::string_view value) override {
+    keys.emplace(key);
+    return inner_.put(key, value);
+  }
+  absl::StatusOr<std::string> get(int rank, std::string_view key, Deadline deadline) override {
+    return inner_.get(rank, key, deadline);
+  }
+  absl::Status fence(Deadline deadline) override { return inner_.fence(deadline); }
+
+  std::set<std::string> keys;
+
+ private:
+  Exchange& inner_;
+};
+
+// The store keeps each key until the job ends.
+TEST(ForkJoin, RunsDoNotFillTheStore) {
+  testing::run_test_processes(2, [](Exchange& exchange) {
+    CountingExchange counting(exchange);
+    auto runtime = TaskRuntime::create(counting, {});
+    ASSERT_TRUE(runtime.ok()) << runtime.status();
+    size_t keys = 0;
+    for (int n = 0; n < 20; ++n) {
+      EXPECT_EQ((*runtime)->run([n] { return n; }).value(), n);
+      if (n == 1) keys = counting.keys.size();
+    }
+    EXPECT_EQ(counting.keys.size(), keys);
   });
 }
 
