@@ -227,8 +227,7 @@ absl::StatusOr<Registration> RegistrationCache::acquire(const void* address, siz
                                  seen_sequence_.load(std::memory_order_acquire)) [[unlikely]] {
     catch_up();
   }
-  // The time is taken before the registration, so that a registration that is late does not make
-  // the prediction of the next use late.
+  // Taken before the registration: a late one must not make the prediction of the next use late.
   const int64_t time = options_.clock();
   const auto from = reinterpret_cast<uintptr_t>(address);
   Entry* const near = hint(from).load(std::memory_order_acquire);
@@ -247,8 +246,8 @@ absl::StatusOr<Registration> RegistrationCache::acquire(const void* address, siz
   const uintptr_t end = internal::round_up(from + bytes, page);
   bool waited = false;
   Lock lock(mutex_);
-  // Each round of the loop ends with a registration, an error, or after a change that another
-  // thread made. More than a few rounds happen only if the memory is unmapped again and again.
+  // Each round ends with a registration, an error, or after a change by another thread. More than a
+  // few rounds happen only if the memory is unmapped again and again.
   while (true) {
     if (monitor_ != nullptr) sweep(lock);
     if (Entry* const entry = find(start, end, false);
@@ -272,8 +271,10 @@ absl::StatusOr<Registration> RegistrationCache::acquire(const void* address, siz
       if (replace_contained(lock, start, end)) continue;
       entry = add(start, end);
     }
+    const bool longer = entry->bytes() > end - start;
     absl::Status pinned = pin(lock, *entry, 1);
-    if (absl::IsAborted(pinned)) continue;
+    // A longer range that finds no room is forgotten. There may be room for the range itself.
+    if (absl::IsAborted(pinned) || (longer && absl::IsResourceExhausted(pinned))) continue;
     if (!pinned.ok()) return pinned;
     ++statistics_.misses;
     hint(from).store(entry, std::memory_order_release);

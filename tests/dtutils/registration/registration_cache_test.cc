@@ -186,6 +186,23 @@ TEST(RegistrationCache, EvictsTheLeastRecentlyUsedAndKeepsTheBudget) {
   EXPECT_LE(it.counts->most_bytes, options.max_bytes);
 }
 
+// A range is registered as a longer one that was registered before, if there is room for that.
+TEST(RegistrationCache, ALongerKnownRangeIsNotNeededAtTheBudget) {
+  RegistrationOptions options;
+  options.max_bytes = 20 * kTestPage;
+  const CacheFixture it(options);
+  const MappedPages longer(16);
+  const MappedPages other(10);
+  EXPECT_FALSE(it.touch(longer.get(), longer.bytes()));
+  auto held = it.cache->acquire(other.get(), other.bytes());
+  ASSERT_TRUE(held.ok()) << held.status();
+  EXPECT_FALSE(it.touch(longer.get(), 2 * kTestPage));
+  EXPECT_EQ(it.counts->bytes, 12 * kTestPage);
+  const auto too_long = it.cache->acquire(longer.get(), 11 * kTestPage);
+  EXPECT_EQ(too_long.status().code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_FALSE(it.touch(longer.get(), 10 * kTestPage));
+}
+
 TEST(RegistrationCache, KeepsTheBudgetOfRegions) {
   RegistrationOptions options;
   options.max_regions = 2;
