@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <chrono>
 #include <cstring>
 #include <functional>
 #include <optional>
@@ -126,6 +127,7 @@ void TableCore::adopt(Allocation allocation, uint64_t buckets) {
   memory_ = std::move(allocation.memory);
   const std::scoped_lock lock(mutex_);
   mapped_peers_.clear();
+  unconnected_.clear();
   for (uint32_t rank = 0; rank < fabric().size(); ++rank) {
     Share& share = shares_[rank];
     share.address = allocation.addresses[rank];
@@ -148,8 +150,21 @@ absl::Status TableCore::attach(uint32_t owner) {
     return absl::OkStatus();
   }
   const ThreadContext* const context = fabric().this_thread();
+  {
+    const std::scoped_lock lock(mutex_);
+    const auto found = unconnected_.find(owner);
+    if (found != unconnected_.end() && std::chrono::steady_clock::now() < found->second.until) {
+      return found->second.reason;
+    }
+  }
   auto queue = fabric().connection(owner, context == nullptr ? ThreadIndex(0) : context->index());
-  if (!queue.ok()) return queue.status();
+  if (!queue.ok()) {
+    // A lack of memory or descriptors of this process may end at any time, and is noticed at once.
+    if (absl::IsResourceExhausted(queue.status())) return queue.status();
+    const std::scoped_lock lock(mutex_);
+    unconnected_[owner] = {queue.status(), deadline_after(options_.timeout)};
+    return queue.status();
+  }
   const uint64_t bytes = geometry_.buckets * words_ * sizeof(uint64_t);
   std::byte* const mapped =
       options_.force_remote

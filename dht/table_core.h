@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -59,7 +60,8 @@ class CARIAMA_DHT_EXPORT TableCore {
   }
 
   // Finds out how this process accesses the share of `owner`; connects to it if necessary. Blocks
-  // while connecting. Thread-safe. Error: UNAVAILABLE.
+  // while connecting. After an error other than RESOURCE_EXHAUSTED, returns that error at once
+  // for TableOptions::timeout. Thread-safe. Errors: those of Fabric::connection().
   [[nodiscard]] absl::Status attach(uint32_t owner);
   // Moves the mapped shares of processes that have failed to the state kFailed. Thread-safe.
   void detach_failed();
@@ -107,6 +109,12 @@ class CARIAMA_DHT_EXPORT TableCore {
   std::unique_ptr<Share[]> shares_;  // by rank
   std::mutex mutex_;
   std::vector<uint32_t> mapped_peers_;  // guarded by mutex_
+  // Why a process could not be connected to, and until when that counts.
+  struct Unconnected {
+    absl::Status reason;
+    Deadline until;
+  };
+  std::map<uint32_t, Unconnected> unconnected_;  // by rank; guarded by mutex_
 };
 
 }  // namespace cariama

@@ -186,16 +186,12 @@ void TableEngine::launch(Slot& slot, Mode mode, const uint64_t* stored, uint64_t
     place = geometry.home_of(stored[0]);
   }
   slot.owner = place.owner;
-  if (core_.share(slot.owner).state.load(std::memory_order_acquire) ==
-      TableCore::ShareState::kUnknown) {
-    static_cast<void>(attach(slot.owner));
-  }
-  if (absl::Status peer = slot.owner == core_.fabric().rank()
-                              ? absl::OkStatus()
-                              : core_.fabric().peer_status(slot.owner);
-      !peer.ok()) {
-    return fail(slot, std::move(peer));
-  }
+  absl::Status usable = slot.owner == core_.fabric().rank()
+                            ? absl::OkStatus()
+                            : core_.fabric().peer_status(slot.owner);
+  // The caller has attached the share: if that failed, this returns the error at once.
+  if (usable.ok()) usable = core_.attach(slot.owner);
+  if (!usable.ok()) return fail(slot, std::move(usable));
   if (mode == Mode::kRead) {
     slot.index = index;
     slot.stage = Slot::Stage::kRead;

@@ -146,6 +146,47 @@ TEST(StoppedOwnerTest, OperationsThatEndedByTheirDeadlineAreNotActive) {
   });
 }
 
+// A process that is stopped and was never connected costs one time limit for a connection, not some
+// for each key.
+TEST(StoppedOwnerTest, ItIsConnectedToOnce) {
+  constexpr uint32_t kObserver = 3;  // not connected to the victim by a binomial tree
+  constexpr uint32_t kVictim = 4;
+  FabricOptions options;
+  options.timeout = std::chrono::seconds(3);
+  RunOptions run;
+  run.may_die = {kVictim};
+  const absl::Status status = try_process_job(
+      5, options,
+      [](Fabric& fabric) {
+        Collectives all(fabric, {.leave_out_dead = true});
+        auto table =
+            must(HashTable<2>::create(all, {.buckets = 4096, .force_remote = true}, soon()));
+        const std::vector<std::optional<pid_t>> processes = must(all.all_gather(getpid(), soon()));
+        must(all.barrier(soon()));
+        if (fabric.rank() == kVictim) return wait_to_be_killed(fabric);
+        if (fabric.rank() == kObserver) {
+          stop(*processes[kVictim]);
+          auto access = must(table->access());
+          std::mt19937_64 random(1);
+          std::vector<TableKey<2>> keys;
+          for (int i = 0; i < 20; ++i) keys.push_back(key_of(*table, kVictim, random));
+          std::vector<TableResult> results(keys.size());
+          const auto begin = std::chrono::steady_clock::now();
+          access->find_or_put(keys, results);
+          for (const TableResult& result : results) {
+            EXPECT_EQ(result.outcome, TableOutcome::kUnavailable);
+          }
+          EXPECT_EQ(access->find(keys[0]).outcome, TableOutcome::kUnavailable);
+          EXPECT_LT(std::chrono::steady_clock::now() - begin, 5 * fabric.options().timeout);
+          EXPECT_FALSE(access->status().ok());
+          kill(*processes[kVictim], SIGKILL);
+        }
+        must(all.barrier(soon()));
+      },
+      run);
+  EXPECT_TRUE(status.ok()) << status;
+}
+
 TEST(DeadOwnerTest, ItsKeysAreUnavailable) {
   for (const bool remote : {false, true}) {
     run_job_with_a_victim(3, 2, [remote](Fabric& fabric) { lose_an_owner(fabric, remote); });
