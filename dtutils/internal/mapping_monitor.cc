@@ -6,6 +6,7 @@
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -28,6 +29,9 @@ constexpr const char* kRefusalRemedy =
     "allow the system call userfaultfd (the seccomp filter of the container; Linux 5.11 or newer "
     "for unprivileged users), or set RegistrationOptions::invalidation to kExplicit and call "
     "forget() before memory is unmapped";
+
+// How long the monitor's thread sleeps between its reads while poll fails.
+constexpr timespec kPauseWithoutPoll{0, 1'000'000};
 
 // The monitor of a process, or why there is none. Never destroyed: its thread runs until exit.
 struct Process {
@@ -228,7 +232,9 @@ void MappingMonitor::read_events() {
   std::array<uffd_msg, 16> messages;
   while (true) {
     pollfd ready{events_.get(), POLLIN, 0};
-    if (poll(&ready, 1, -1) < 0 && errno != EINTR) return;
+    // poll fails if the application lowers RLIMIT_NOFILE to 0. The thread must read all the same: a
+    // thread that unmaps memory waits for it.
+    if (poll(&ready, 1, -1) < 0 && errno != EINTR) nanosleep(&kPauseWithoutPoll, nullptr);
     // Sequentially consistent: the odd number must be visible before the read releases the thread
     // that made the event.
     sequence_.fetch_add(1, std::memory_order_seq_cst);

@@ -13,9 +13,9 @@
 // visible. processed_sequence() does that. The read orders both: the kernel's lock passes the
 // monitor's store of the odd number to the thread that it releases.
 //
-// The monitor's thread takes no lock and does not allocate. Its only system calls are read and
-// poll. The application may therefore unmap memory while it holds any lock, including those of
-// malloc.
+// The monitor's thread takes no lock and does not allocate. Its only system calls are read, poll
+// and, while poll fails, nanosleep. The application may therefore unmap memory while it holds any
+// lock, including those of malloc.
 #ifndef CARIAMA_DTUTILS_INTERNAL_MAPPING_MONITOR_H_
 #define CARIAMA_DTUTILS_INTERNAL_MAPPING_MONITOR_H_
 

@@ -515,6 +515,23 @@ TEST(RegistrationCache, WorksWhereUserfaultfdIsFiltered) {
   }));
 }
 
+// A program may lower its limit of descriptors to 0, as sandboxes do: poll(2) then fails.
+TEST(RegistrationCache, MemoryCanBeUnmappedWithoutDescriptors) {
+  EXPECT_TRUE(in_child([] {
+    alarm(60);  // an munmap() that waits for ever
+    const CacheFixture it;
+    const rlimit none{0, 0};
+    if (setrlimit(RLIMIT_NOFILE, &none) != 0) return false;
+    for (int round = 0; round < 3; ++round) {
+      MappedPages pages(1);
+      if (it.touch(pages.get(), 1)) return false;
+      if (it.cache->watches() && !it.touch(pages.get(), 1)) return false;
+      pages.unmap();
+    }
+    return it.cache->statistics().hits == (it.cache->watches() ? 3u : 0u);
+  }));
+}
+
 TEST(RegistrationCache, ForkedChildrenUseCachesOfTheirOwn) {
   const CacheFixture it;
   const MappedPages pages(2);
