@@ -156,6 +156,9 @@ struct HelperPolicy::Queue {
     head.store(position + 1, std::memory_order_release);
   }
 
+  // Consumer only.
+  void discard() { tail = head.load(std::memory_order_acquire); }
+
   // Consumer only. Adds the number of records that were overwritten.
   bool pop(Record& record, uint64_t& overwritten) {
     while (true) {
@@ -270,6 +273,9 @@ bool HelperPolicy::ended(const RegionUse& use) {
 }
 
 void HelperPolicy::forgotten(RegionName region) {
+  // The thread could not be started: no step() takes the name.
+  if (options_.own_thread && !thread_.joinable()) return;
+  forgotten_count_.fetch_add(1, std::memory_order_relaxed);
   const std::lock_guard lock(forgotten_mutex_);
   forgotten_.push_back(region.value);
   any_forgotten_.store(true, std::memory_order_release);
@@ -294,7 +300,15 @@ void HelperPolicy::drop_forgotten() {
       communicators_[i].load(std::memory_order_acquire)->predictor->forget(region);
     }
   }
+  forgotten_count_.fetch_sub(gone_.size(), std::memory_order_relaxed);
   gone_.clear();
+}
+
+void HelperPolicy::discard_records() {
+  const size_t count = communicator_count_.load(std::memory_order_acquire);
+  for (size_t i = 0; i < count; ++i) {
+    communicators_[i].load(std::memory_order_acquire)->queue.discard();
+  }
 }
 
 int64_t HelperPolicy::scheduling_delay() const {
@@ -543,7 +557,12 @@ void HelperPolicy::note_wake_delay(int64_t now) {
 int64_t HelperPolicy::step() {
   note_wake_delay(control_->now());
   take_forgotten();
-  if (!granted()) return due_ = control_->now() + kNotGrantedPause;
+  if (!granted()) {
+    // A record from before may name a forgotten region.
+    discard_records();
+    drop_forgotten();
+    return due_ = control_->now() + kNotGrantedPause;
+  }
   int taken = 0;
   // One DQ item, then the RQ, in case that a deadline is near.
   for (; taken < kMostRecordsPerStep; ++taken) {
@@ -601,6 +620,7 @@ HelperStatistics HelperPolicy::statistics() const {
     const std::lock_guard lock(statistics_mutex_);
     result = statistics_;
   }
+  result.forgotten = forgotten_count_.load(std::memory_order_relaxed);
   result.wake_delay = wake_delay_.load(std::memory_order_relaxed);
   return result;
 }

@@ -135,6 +135,7 @@ struct HelperStatistics {
   uint64_t kept = 0;  // the next use was too near
   uint64_t registered_ahead = 0;
   uint64_t given_up = 0;        // registered ahead and not used
+  uint64_t forgotten = 0;       // now: regions that the cache has forgotten, the helper not yet
   int64_t cpu_nanoseconds = 0;  // of the helper's thread
   int64_t wake_delay = 0;       // by which the helper wakes late, ns
   PredictionErrors errors;
@@ -190,6 +191,7 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
   void run();
   void take_forgotten();
   void drop_forgotten();
+  void discard_records();
   [[nodiscard]] bool take_record();
   void process_record(Communicator& from, const Record& record);
   void reconsider(uint64_t region, Known& known);
@@ -223,6 +225,7 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
   std::vector<uint64_t> forgotten_;
   std::vector<uint64_t> gone_;  // taken from forgotten_; of the helper
   std::atomic<bool> any_forgotten_{false};
+  std::atomic<uint64_t> forgotten_count_{0};  // in forgotten_ and gone_
 
   // Owned by the thread that calls step().
   std::unordered_map<uint64_t, Known> known_;

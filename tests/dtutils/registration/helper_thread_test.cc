@@ -398,6 +398,27 @@ TEST(HelperPolicy, WithoutAnIdleCoreMemoryStaysPinned) {
   EXPECT_EQ(policy->statistics().records, 0u);
 }
 
+// Names of regions that the cache has forgotten are not collected where no helper needs them.
+TEST(HelperPolicy, ForgottenRegionsTakeNoMemoryWithoutAnIdleCore) {
+  static HelperBoard board;
+  HelperOptions options;
+  options.board = &board;
+  options.idle_cores = 0;
+  auto policy = stepped_helper(options);
+  VirtualCache it(policy);
+  for (uint64_t round = 0; round < 100'000; ++round) {
+    policy->forgotten({round});
+    if (round % 1000 == 999) static_cast<void>(policy->step());
+  }
+  EXPECT_EQ(policy->statistics().forgotten, 0u);
+}
+
+TEST(HelperPolicy, ForgottenRegionsTakeNoMemoryWithoutAThread) {
+  HelperPolicy policy({});  // not attached, so it has no thread
+  for (uint64_t round = 0; round < 1000; ++round) policy.forgotten({round});
+  EXPECT_EQ(policy.statistics().forgotten, 0u);
+}
+
 // The real thread: whatever it does, uses find their memory registered, and all ends.
 TEST(HelperPolicy, TheThreadWorksBesideTheApplication) {
   auto policy = std::make_shared<HelperPolicy>(HelperOptions{});
