@@ -177,17 +177,14 @@ void PoolWorker::serve() {
     if (request == kBlocked) return;
     if (request == kOpen) request = block_own_request();
     if (request == kOpen) return;
+    const int thief = thief_of(request);
     area_.request.store(kBlocked, std::memory_order_release);
-    return answer(request, 0);
+    return answer(request, thief, 0);
   }
   if (request == kOpen) return;
   if (request == kBlocked) return area_.request.store(kOpen, std::memory_order_release);
+  const int thief = thief_of(request);
   const uint64_t count = how_many();
-  const int thief = rank_of_ticket(request);
-  if (thief >= access_.size() || thief == rank()) {
-    check_or_break(make_error(absl::StatusCode::kInternal, ErrorScope::kPeer,
-                              "a steal request names rank " + std::to_string(thief)));
-  }
   statistics_.deepest_deque =
       std::max<uint64_t>(statistics_.deepest_deque, static_cast<uint64_t>(deque.head - deque.tail));
   for (uint64_t i = 0; i < count; ++i) pack(area_.outgoing.parcels[i], deque.tail[i], thief);
@@ -195,7 +192,17 @@ void PoolWorker::serve() {
   set_tail(deque.tail + count);
   area_.request.store(deque.head < deque.publish_from ? kBlocked : kOpen,
                       std::memory_order_release);
-  answer(request, count);
+  answer(request, thief, count);
+}
+
+// Returns the rank that a request names. It indexes arrays, so a rank that cannot be ends the run.
+int PoolWorker::thief_of(uint64_t request) {
+  const int thief = rank_of_ticket(request);
+  if (thief >= access_.size() || thief == rank()) {
+    check_or_break(make_error(absl::StatusCode::kInternal, ErrorScope::kPeer,
+                              "a steal request names rank " + std::to_string(thief)));
+  }
+  return thief;
 }
 
 // Returns the number of tasks to hand over: at most all but one.
@@ -237,11 +244,10 @@ void PoolWorker::pack(Parcel& parcel, Cell& cell, int thief) {
   cell.thief = static_cast<uint64_t>(thief);
 }
 
-// Answers the request `ticket` with the first `count` parcels of area_.outgoing.
-void PoolWorker::answer(uint64_t ticket, uint64_t count) {
+// Answers the request `ticket` of `thief` with the first `count` parcels of area_.outgoing.
+void PoolWorker::answer(uint64_t ticket, int thief, uint64_t count) {
   const TraceScope trace("pool", "answer", "tasks", count);
   ++statistics_.requests;
-  const int thief = rank_of_ticket(ticket);
   area_.outgoing.count = count;
   size_t bytes = sizeof(uint64_t);
   if (count != 0) {

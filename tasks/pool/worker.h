@@ -160,7 +160,8 @@ class PoolWorker {
 
   // As victim.
   [[nodiscard]] uint64_t block_own_request();
-  void answer(uint64_t ticket, uint64_t count);
+  [[nodiscard]] int thief_of(uint64_t request);
+  void answer(uint64_t ticket, int thief, uint64_t count);
   [[nodiscard]] uint64_t how_many() const;
   void pack(Parcel& parcel, Cell& cell, int thief);
 

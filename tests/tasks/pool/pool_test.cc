@@ -18,6 +18,7 @@
 #include "dsfabric/global_memory.h"
 #include "dsfabric/send_call.h"
 #include "tasks/await.h"
+#include "tasks/pool/cells.h"
 #include "tests/dsfabric/testing/local_job.h"
 #include "tests/tasks/pool/pool_test_support.h"
 
@@ -502,6 +503,29 @@ TEST(Pool, AKilledWorkerEndsTheRunWithItsName) {
     EXPECT_EQ(result.status().code(), absl::StatusCode::kUnavailable) << result.status();
     EXPECT_THAT(std::string(result.status().message()), HasSubstr("rank 1"));
     EXPECT_EQ(pool->run<pool_fib>(5).status(), result.status()) << "the pool cannot be used again";
+  });
+}
+
+// Stores a request of a rank that does not exist in the own request cell, while this worker has no
+// task that it could hand over.
+uint64_t gets_an_impossible_request(uint64_t) {
+  auto& area = *reinterpret_cast<tasks::PoolArea*>(tasks::kPoolAddress);
+  area.request.store(tasks::ticket_of((1 << tasks::kTicketRankBits) - 1, 1));
+  pool::communicate();
+  return 0;
+}
+
+TEST(Pool, ARequestOfAnImpossibleRankEndsTheRun) {
+  run_job_with_a_victim(2, 1, [](Fabric& fabric) {
+    PoolOptions options;
+    options.victims = {{}, {}, {}, {}};  // no other request
+    auto pool = must(TaskPool::create(fabric, options));
+    const auto result = pool->run<gets_an_impossible_request>(0);
+    EXPECT_FALSE(result.ok());
+    if (fabric.rank() == 0) {
+      EXPECT_EQ(result.status().code(), absl::StatusCode::kInternal) << result.status();
+      EXPECT_THAT(std::string(result.status().message()), HasSubstr("names rank 16777215"));
+    }
   });
 }
 
