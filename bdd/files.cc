@@ -12,6 +12,7 @@
 #include "bdd/internal/file_lock.h"
 #include "dtutils/error.h"
 #include "dtutils/file_descriptor.h"
+#include "dtutils/internal/flush_folder.h"
 #include "dtutils/internal/read_file.h"
 
 namespace cariama::bdd {
@@ -69,14 +70,7 @@ absl::Status write_file(const std::string& path, std::string_view bytes) {
     ::unlink(fresh.c_str());
     return written;
   }
-  // The rename is on the disk when the folder is.
-  const size_t slash = path.rfind('/');
-  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
-  const FileDescriptor opened(::open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (!opened.valid() || ::fsync(opened.get()) != 0) {
-    return file_error("cannot flush the folder of " + path + " to its disk");
-  }
-  return absl::OkStatus();
+  return cariama::internal::flush_folder_of(path);
 }
 
 uint64_t checksum(std::string_view bytes) {

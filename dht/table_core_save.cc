@@ -10,6 +10,7 @@
 #include "dht/internal/table_file.h"
 #include "dht/table_core.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/flush_folder.h"
 
 namespace cariama {
 namespace {
@@ -46,6 +47,8 @@ absl::StatusOr<uint64_t> TableCore::save(const std::string& prefix, Deadline dea
   absl::Status named;
   if (std::rename(unfinished.c_str(), name.c_str()) != 0) {
     named = make_errno_error(errno, ErrorScope::kProcess, "cannot rename " + unfinished);
+  } else {
+    named = internal::flush_folder_of(name);
   }
   all = agree(all_, named, "the hash table was not saved", deadline);
   if (!all.ok()) return all;
