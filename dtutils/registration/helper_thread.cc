@@ -199,7 +199,7 @@ struct HelperPolicy::Communicator {
         predictor(make_predictor(options.predictor_kind, options.predictor)) {}
   const std::thread::id thread;
   Queue queue;
-  const std::unique_ptr<PeriodPredictor> predictor;
+  std::unique_ptr<PeriodPredictor> predictor;
 };
 
 HelperPolicy::HelperPolicy(HelperOptions options)
@@ -229,6 +229,7 @@ void HelperPolicy::attach(RegionControl* control) {
   }
   if (control_ != nullptr && options_.board != nullptr) options_.board->leave(options_.process);
   control_ = control;
+  clear();
   if (control == nullptr || !options_.own_thread) return;
   auto thread = internal::start_thread([this] { run(); });
   if (thread.ok()) {
@@ -238,6 +239,25 @@ void HelperPolicy::attach(RegionControl* control) {
     granted_.store(false, std::memory_order_relaxed);
     report_once("registration helper", std::string(thread.status().message()), "");
   }
+}
+
+// Forgets the regions of the previous cache: those of the next one may have equal names.
+void HelperPolicy::clear() {
+  known_.clear();
+  waiting_.clear();
+  undecided_.clear();
+  registered_.clear();
+  take_forgotten();
+  drop_forgotten();
+  discard_records();
+  const size_t count = communicator_count_.load(std::memory_order_acquire);
+  for (size_t i = 0; i < count; ++i) {
+    communicators_[i].load(std::memory_order_acquire)->predictor =
+        make_predictor(options_.predictor_kind, options_.predictor);
+  }
+  idle_polls_ = 0;
+  due_ = INT64_MAX;
+  granted_.store(true, std::memory_order_relaxed);
 }
 
 HelperPolicy::Queue* HelperPolicy::queue_of_this_thread() {

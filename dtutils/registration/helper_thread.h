@@ -147,7 +147,7 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
   // registered until the budget ends it.
   static constexpr size_t kMaxThreads = 256;
 
-  // One policy serves one cache.
+  // One policy serves one cache at a time. The next one begins without predictions.
   explicit HelperPolicy(HelperOptions options);
   ~HelperPolicy() override;
 
@@ -189,6 +189,7 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
 
   [[nodiscard]] Queue* queue_of_this_thread();
   void run();
+  void clear();
   void take_forgotten();
   void drop_forgotten();
   void discard_records();

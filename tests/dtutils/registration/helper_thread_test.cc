@@ -419,6 +419,27 @@ TEST(HelperPolicy, ForgottenRegionsTakeNoMemoryWithoutAThread) {
   EXPECT_EQ(policy.statistics().forgotten, 0u);
 }
 
+// The regions of two caches have equal names.
+TEST(HelperPolicy, PredictsNothingFromThePreviousCache) {
+  auto policy = stepped_helper();
+  const MappedPages pages(1);
+  const auto use = [&](VirtualCache& it) { EXPECT_TRUE(it.cache->acquire(pages.get(), 1).ok()); };
+  {
+    VirtualCache first(policy);
+    for (int round = 1; round <= 5; ++round) {
+      first.run_until(round * 50 * kMillisecond);
+      use(first);
+    }
+    first.run_until(260 * kMillisecond);
+    EXPECT_NE(first.cache->statistics().registered_ahead, 0u);
+  }
+  VirtualCache second(policy);
+  use(second);
+  second.run_until(500 * kMillisecond);
+  EXPECT_EQ(second.cache->statistics().registered_ahead, 0u);
+  EXPECT_EQ(second.counts->bytes, 0u);
+}
+
 // The real thread: whatever it does, uses find their memory registered, and all ends.
 TEST(HelperPolicy, TheThreadWorksBesideTheApplication) {
   auto policy = std::make_shared<HelperPolicy>(HelperOptions{});
