@@ -13,6 +13,11 @@
 // visible. processed_sequence() does that. The read orders both: the kernel's lock passes the
 // monitor's store of the odd number to the thread that it releases.
 //
+// The kernel removes the mapping first, releases its lock of the address space, and only then
+// queues the event. So another thread may map memory at the same address, and look at the watch,
+// before the event exists. The monitor covers what happens after the call has returned, nothing
+// before.
+//
 // The monitor's thread takes no lock and does not allocate. Its only system calls are read, poll
 // and, while poll fails, nanosleep. The application may therefore unmap memory while it holds any
 // lock, including those of malloc.

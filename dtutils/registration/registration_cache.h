@@ -19,7 +19,11 @@
 // address it would read and write pages that the program no longer sees. The cache learns through
 // userfaultfd that memory was unmapped (also in part), moved (mremap), mapped anew or discarded
 // (madvise DONTNEED, FREE, REMOVE), and never uses that registration again: an acquire() that
-// starts after the call has returned registers anew. Not noticed, because the kernel raises no
+// starts after the call has returned registers anew. Not covered: the kernel frees the addresses
+// before it raises the event and lets munmap() or mremap() return. If another thread maps memory at
+// these addresses in between, and acquires it, that acquire() may return the registration of the
+// old pages. Where one thread unmaps registered memory (free() of a large block does, too) while
+// others map memory, call forget() before. Not noticed, because the kernel raises no
 // event: shmdt(2), and fallocate(2) with FALLOC_FL_PUNCH_HOLE on a memfd; call forget() first.
 // Memory that cannot be watched (backed by a file on disk, or where the system refuses userfaultfd)
 // is registered at each use and never stays registered; a diagnostic says so once.
