@@ -4,7 +4,11 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "dht/hash_table.h"
@@ -75,6 +79,23 @@ TableKey<2> key_of(const HashTable<2>& table, uint32_t owner, std::mt19937_64& r
   return key;
 }
 
+// Stops a process. Returns when all of its threads have stopped: kill(2) returns before.
+void stop(pid_t process) {
+  kill(process, SIGSTOP);
+  const auto running = [process] {
+    const std::string tasks = "/proc/" + std::to_string(process) + "/task";
+    for (const auto& task : std::filesystem::directory_iterator(tasks)) {
+      std::ifstream file(task.path() / "stat");
+      const std::string text((std::istreambuf_iterator<char>(file)), {});
+      // The state follows the name, which is in parentheses.
+      const size_t name_end = text.rfind(')');
+      if (name_end == std::string::npos || text[name_end + 2] != 'T') return true;
+    }
+    return false;
+  };
+  ASSERT_TRUE(wait_until([&] { return !running(); }, soon()));
+}
+
 // The owner executes the compare-and-swaps, and is stopped: the operation ends by its deadline, and
 // its transfer stays in flight.
 TEST(StoppedOwnerTest, OperationsThatEndedByTheirDeadlineAreNotActive) {
@@ -93,7 +114,7 @@ TEST(StoppedOwnerTest, OperationsThatEndedByTheirDeadlineAreNotActive) {
     // An operation may end by its deadline on a busy machine.
     while (access->find_or_put(key_of(*table, 1, random)).outcome != TableOutcome::kInserted) {
     }
-    kill(*processes[1], SIGSTOP);
+    stop(*processes[1]);
     // The CAS of an insert that is only started stays in flight. After two, a third one is refused.
     for (int operation = 0; operation < 4; ++operation) {
       uint64_t ended = 0;
@@ -144,7 +165,7 @@ TEST(StoppedOwnerTest, ItIsConnectedToOnce) {
         must(all.barrier(soon()));
         if (fabric.rank() == kVictim) return wait_to_be_killed(fabric);
         if (fabric.rank() == kObserver) {
-          kill(*processes[kVictim], SIGSTOP);
+          stop(*processes[kVictim]);
           auto access = must(table->access());
           std::mt19937_64 random(1);
           std::vector<TableKey<2>> keys;
