@@ -207,6 +207,7 @@ Edge Manager::attempt(const Request& request) {
   };
   const Instruction instruction{request.action, request.variable, edge_of(request.a),
                                 edge_of(request.b), edge_of(request.c)};
+  engine().is_full = false;
   if (all_ == nullptr) return internal::execute_here(engine(), instruction);
   const absl::StatusOr<Edge> result = attempt_in_job(instruction);
   if (!result.ok()) throw std::runtime_error(std::string(result.status().message()));

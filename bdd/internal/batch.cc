@@ -127,6 +127,16 @@ Edge Batch::run(Pending operation, void (*serve_thieves)()) {
   Suspended caller{1, nullptr};
   Waiter waiter{nullptr, &operation.edge, &caller};
   wait_for(operation, waiter);
+  // Serves thieves. If that throws, for a run that ends early, the steps are removed: they refer to
+  // the frame of this function.
+  const auto serve = [&] {
+    try {
+      serve_thieves();
+    } catch (...) {
+      remove_all();
+      throw;
+    }
+  };
   uint32_t resumed = 0;
   while (caller.left != 0 && failure_ == Failure::kNone && exception_ == nullptr) {
     // If look-ups are queued, more steps would only add to the queue.
@@ -139,7 +149,7 @@ Edge Batch::run(Pending operation, void (*serve_thieves)()) {
     } else {
       await_lookup();
     }
-    if (serve_thieves != nullptr) serve_thieves();
+    if (serve_thieves != nullptr) serve();
   }
   if (caller.left == 0 && failure_ == Failure::kNone && exception_ == nullptr) {
     return operation.edge ^ operation.mark;
@@ -148,7 +158,7 @@ Edge Batch::run(Pending operation, void (*serve_thieves)()) {
   if (const std::exception_ptr exception = std::exchange(exception_, nullptr)) {
     std::rethrow_exception(exception);
   }
-  if (std::exchange(failure_, Failure::kNone) == Failure::kFull) Engine::no_room();
+  if (std::exchange(failure_, Failure::kNone) == Failure::kFull) engine_.no_room();
   engine_.table->lost();
 }
 

@@ -68,7 +68,7 @@ struct Engine {
     return table->read(edge & kIndexMask).variable();
   }
   // Returns the edge of the function "if variable then high else low". Throws NoRoom.
-  [[nodiscard]] Edge make(uint32_t variable, Edge low, Edge high) const {
+  [[nodiscard]] Edge make(uint32_t variable, Edge low, Edge high) {
     if (low == high) return low;
     const Edge mark = low & kMark;
     const uint64_t index = table->find_or_put(Node::of(variable, low ^ mark, high ^ mark));
@@ -76,14 +76,20 @@ struct Engine {
       no_room();
     return index | mark;
   }
-  [[noreturn, gnu::cold]] static void no_room() { throw NoRoom("the node table is full"); }
+  [[noreturn, gnu::cold]] void no_room() {
+    is_full = true;
+    throw NoRoom("the node table is full");
+  }
 
   std::unique_ptr<NodeTable> table;
   HostMemory cache_memory;  // of a shared cache
   OperationCache cache;
   std::unique_ptr<Batch> batch;  // nullptr: each step waits for its look-ups
-  std::vector<Group> groups;     // in ascending order of first_variable
-  uint64_t group_set = 0;        // number of the value of `groups`
+  // The table had no room in this process. The steps of a task then throw as soon as they begin,
+  // until the next attempt: the other half of a step would be computed in vain.
+  bool is_full = false;
+  std::vector<Group> groups;  // in ascending order of first_variable
+  uint64_t group_set = 0;     // number of the value of `groups`
 };
 
 // The engine of the worker process in which a task currently runs. A task that may have migrated

@@ -80,6 +80,17 @@ template <typename Where>
   return true;
 }
 
+// Throws NoRoom if the operation is to be given up. Each step calls it before it computes anything.
+// A failed half of a step does not end the other half at once: it waits as a task or runs next.
+// Failed steps have no entry in the cache, so each path to one would compute it again.
+template <typename Where>
+[[gnu::always_inline]] inline void give_up_if_full(Where where) {
+  if constexpr (Where::kForks) {
+    if (where.engine().is_full) [[unlikely]]
+      where.engine().no_room();
+  }
+}
+
 template <typename Closure>
 Edge run_closure(Closure closure) {
   return closure();
@@ -129,6 +140,7 @@ Edge conjoin(Where where, Edge a, Edge b) {
   Edge result;
   if (is_simple_conjunction(a, b, result)) return result;
   if (where.engine().cache.find(key_of(Op::kAnd, a), b, 0, result)) return result;
+  give_up_if_full(where);
   if (in_batch(where)) {
     return run_in_batch(where, [=](Batch& batch) { return batch.conjoin(a, b); });
   }
@@ -162,6 +174,7 @@ Edge exclusive_or(Where where, Edge a, Edge b) {
   Edge result;
   if (is_simple_exclusive_or(a, b, mark, result)) return result;
   if (where.engine().cache.find(key_of(Op::kXor, a), b, 0, result)) return result ^ mark;
+  give_up_if_full(where);
   if (in_batch(where)) {
     return run_in_batch(where, [=](Batch& batch) { return batch.exclusive_or(a, b); }) ^ mark;
   }
@@ -196,6 +209,7 @@ Edge if_then_else(Where where, Edge a, Edge b, Edge c) {
   const Edge mark = form.mark;
   Edge result;
   if (where.engine().cache.find(key_of(Op::kIte, a), b, c, result)) return result ^ mark;
+  give_up_if_full(where);
   if (in_batch(where)) {
     return run_in_batch(where, [=](Batch& batch) { return batch.if_then_else(a, b, c); }) ^ mark;
   }
@@ -254,6 +268,7 @@ Edge quantify(Where where, Edge a, Edge cube) {
   }
   Edge result;
   if (where.engine().cache.find(key_of(Op::kExists, a), cube, 0, result)) return result;
+  give_up_if_full(where);
   if (in_batch(where)) {
     return run_in_batch(where, [=](Batch& batch) { return batch.quantify(a, cube); });
   }
@@ -296,6 +311,7 @@ Edge conjoin_quantify(Where where, Edge a, Edge b, Edge cube) {
   }
   Edge result;
   if (where.engine().cache.find(key_of(Op::kAndExists, a), b, cube, result)) return result;
+  give_up_if_full(where);
   if (in_batch(where)) {
     return run_in_batch(where, [=](Batch& batch) { return batch.conjoin_quantify(a, b, cube); });
   }
@@ -341,6 +357,7 @@ Edge substitute(Where where, Edge a, uint32_t variable, Edge by) {
   if (where.engine().cache.find(key_of(Op::kCompose, a), variable, by, result)) {
     return result ^ mark;
   }
+  give_up_if_full(where);
   if (in_batch(where)) {
     return run_in_batch(where, [=](Batch& batch) { return batch.substitute(a, variable, by); }) ^
            mark;

@@ -78,6 +78,7 @@ Edge step(Where where, Edge states, Edge relation, Edge cube) {
   constexpr Op kOp = kForward ? Op::kNext : Op::kPrevious;
   Edge result;
   if (where.engine().cache.find(key_of(kOp, states), relation, cube, result)) return result;
+  give_up_if_full(where);
   if (in_batch(where)) {
     return run_in_batch(where,
                         [=](Batch& batch) { return batch.step<kForward>(states, relation, cube); });
@@ -134,6 +135,7 @@ Edge image(Where where, Edge states, uint32_t from, uint32_t to) {
     const Group group = where.engine().groups[from];
     return step<kForward>(where, states, group.relation, group.variables);
   }
+  give_up_if_full(where);
   if (in_batch(where)) {
     return run_in_batch(where,
                         [=](Batch& batch) { return batch.image<kForward>(states, from, to); });
@@ -166,6 +168,7 @@ Edge saturate(Where where, Edge states, uint32_t index) {
   const uint64_t set = where.engine().group_set;
   Edge result;
   if (where.engine().cache.find(key_of(Op::kSaturate, states), index, set, result)) return result;
+  give_up_if_full(where);
   if (in_batch(where)) {
     return run_in_batch(where, [=](Batch& batch) { return batch.saturate(states, index); });
   }

@@ -324,7 +324,10 @@ void* Link::aligned_place(const Piece& piece) {
   if (range == MAP_FAILED) return nullptr;
   munmap(range, reserved);
   const auto begin = reinterpret_cast<uint64_t>(range);
-  return reinterpret_cast<void*>(begin + (piece.start - begin) % kHugePage);
+  // The highest such address in the range: mostly next to the mapping above, so that the kernel can
+  // merge the mappings that retire() leaves.
+  const uint64_t offset = (piece.start - begin) % kHugePage;
+  return reinterpret_cast<void*>(begin + (offset == 0 ? kHugePage : offset));
 }
 
 // Maps a piece, at its previous address if it was mapped before: an operation still in flight there

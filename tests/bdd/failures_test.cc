@@ -21,6 +21,7 @@
 #include "bdd/bdd.h"
 #include "bdd/files.h"
 #include "bdd/model_file.h"
+#include "bdd/node_table.h"
 #include "bdd/reachability.h"
 #include "dtutils/allocators/memory_budget.h"
 #include "dtutils/internal/shared_copy.h"
@@ -37,6 +38,7 @@ using testing::model_path;
 using testing::random_function;
 using testing::small;
 using testing::truth_of;
+using testing::with_job;
 using testing::with_manager;
 
 // Fills the table with nodes that no diagram needs. Returns the message of the TableFull.
@@ -61,6 +63,26 @@ constexpr bool kSanitizerMaps = true;
 #else
 constexpr bool kSanitizerMaps = cariama::internal::kUnderThreadSanitizer;
 #endif
+
+// In a job, an operation that finds no room ends in all processes, as fast as with one: it does not
+// compute the parts that were not begun, or one failed step again on each path to it.
+TEST(Full, EndsAnOperationOfAJob) {
+  for (const TaskModel model : {TaskModel::kMigrating, TaskModel::kPool}) {
+    ManagerOptions options = small();
+    options.table_bytes = options.most_table_bytes = uint64_t{1} << 20;
+    with_job(2, model, options, [](Manager& manager) {
+      constexpr uint32_t kPairs = 24;
+      std::array<Bdd, 2> halves{manager.constant(true), manager.constant(true)};
+      for (uint32_t i = 0; i < kPairs; ++i) {
+        halves[i % 2] = halves[i % 2] & ~(manager.variable(i) ^ manager.variable(kPairs + i));
+      }
+      const uint64_t before = manager.statistics().tasks;
+      EXPECT_THROW((void)(halves[0] & halves[1]), TableFull);  // 2^24 nodes
+      EXPECT_LT(manager.statistics().tasks - before,
+                10 * 2 * ((uint64_t{1} << 20) / NodeTable::kBucketBytes));
+    });
+  }
+}
 
 TEST(Growth, WithoutMemoryKeepsTheDiagrams) {
   if (kSanitizerMaps) GTEST_SKIP() << "the sanitizer maps memory, which the limit would forbid";

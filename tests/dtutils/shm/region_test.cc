@@ -150,7 +150,7 @@ void register_again_and_again(bool same_memory) {
 // A peer maps memory at an address at which the kernel can map its large pages, and with them where
 // the owner has them.
 TEST(ShmRegion, APeerMapsMemoryWithTheOwnersPages) {
-  constexpr size_t kBytes = 4 << 20;
+  static constexpr size_t kBytes = 4 << 20;
   testing::run_test_processes(2, [](Exchange& exchange) {
     ShmNode node;
     connect_to(exchange, *node.queue_pair, 1 - exchange.rank());
