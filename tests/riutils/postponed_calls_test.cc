@@ -59,7 +59,8 @@ TEST_P(Postponed, CallsRunOnceAndAreNotOvertaken) {
                              : rig.sender().send<false>(call, kWhen);
   };
   for (uint64_t i = 0; i < kCalls; ++i) {
-    ASSERT_TRUE((random() % 4 == 0 ? send(PostponableCall{i}) : send(make_call(PromptCall{i}))).ok());
+    ASSERT_TRUE(
+        (random() % 4 == 0 ? send(PostponableCall{i}) : send(make_call(PromptCall{i}))).ok());
     if (i % 5 == 0) rig.receive(random() % 6);
   }
   ASSERT_TRUE(rig.sender().flush().ok());
