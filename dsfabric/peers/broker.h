@@ -30,9 +30,9 @@ class Broker {
   virtual void stop() = 0;
 
   // Sends a request to the process of `rank`, and blocks until it is answered. Thread-safe. Errors:
-  // DEADLINE_EXCEEDED (the process may have handled the request, or may still handle it), UNAVAILABLE
-  // (the process has ended), PERMISSION_DENIED (it does not know the secret), or the handler's
-  // error.
+  // DEADLINE_EXCEEDED (the process may have handled the request, or may still handle it),
+  // UNAVAILABLE (the process has ended), PERMISSION_DENIED (it does not know the secret), or the
+  // handler's error.
   [[nodiscard]] virtual absl::StatusOr<std::string> request(int rank, std::string_view request,
                                                             Deadline deadline) = 0;
 };

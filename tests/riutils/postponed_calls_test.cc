@@ -1,5 +1,5 @@
-// Calls that their receiver cannot run yet (IncomingCall::postponed), in every arrival mode on every
-// transport that supports it.
+// Calls that their receiver cannot run yet (IncomingCall::postponed), in every arrival mode on
+// every transport that supports it.
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
