@@ -38,9 +38,6 @@ uintptr_t page_bytes() {
   return bytes;
 }
 
-// Debian's Abseil has a string_view of its own.
-std::string text_of(const absl::Status& status) { return std::string(status.message()); }
-
 // The default of max_bytes.
 uint64_t default_budget(const Pinner& pinner) {
   rlimit limit{};
@@ -132,7 +129,7 @@ RegistrationCache::RegistrationCache(std::shared_ptr<Pinner> pinner, Registratio
       stays_ = false;
       report_once("registration.userfaultfd",
                   "registered memory cannot be watched, so it is registered anew for each transfer",
-                  text_of(internal::MappingMonitor::refusal()));
+                  std::string(internal::MappingMonitor::refusal().message()));
     }
   }
   if (options_.invalidation == Invalidation::kNone) stays_ = false;
@@ -390,7 +387,7 @@ RegistrationCache::Entry* RegistrationCache::add(uintptr_t start, uintptr_t end)
       report_once("registration.unwatched",
                   "some registered memory cannot be watched, so it is registered anew for each "
                   "transfer",
-                  text_of(watch.status()));
+                  std::string(watch.status().message()));
     }
   }
   if (!stays) {
