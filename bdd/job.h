@@ -25,10 +25,11 @@
 
 namespace cariama::bdd {
 
-// The kind of tasks that run the recursion of an operation. kMigrating tasks that idle workers
-//   continue in other processes (tasks/task.h) kPool tasks of a pool, which stay in the process
-//   that began them (tasks/pool.h)
-enum class TaskModel : uint8_t { kMigrating, kPool };
+// The kind of tasks that run the recursion of an operation.
+enum class TaskModel : uint8_t {
+  kMigrating,  // tasks that idle workers continue in other processes (tasks/task.h)
+  kPool,       // tasks of a pool, which stay in the process that began them (tasks/pool.h)
+};
 
 // The counters of one process of a job.
 struct ProcessRow {

@@ -60,7 +60,8 @@ class NodeTable {
 
   // Returns the node with an index that find_or_put() of any process has returned, or the constant
   // for index 0. Blocks for a round trip if the node is in a part that is not mapped, and not in
-  // the cache. Throws std::runtime_error if the owner of the node has failed.
+  // the cache; throws std::runtime_error then if the owner of the node has failed. Mapped parts
+  // stay readable after their owner has failed.
   [[nodiscard]] Node read(uint64_t index) const {
     if (nodes_ != nullptr) [[likely]]
       return nodes_[index];

@@ -94,9 +94,17 @@ uint64_t* TableEngine::attach(uint32_t owner) {
 
 // Slots of operations that have ended by their deadlines do not count as active, so that a program
 // can wait for its operations; but their number is bounded.
-bool TableEngine::refuses() {
-  if (overdue_ >= options_.in_flight) poll();
-  if (overdue_ < options_.in_flight) return false;
+bool TableEngine::refuses(bool may_run_calls) {
+  const auto has_room = [this] { return overdue_ < options_.in_flight; };
+  if (!has_room()) {
+    // Without service threads, the answers of owners arrive only while a thread waits.
+    if (may_run_calls) {
+      static_cast<void>(poll_until(has_room, Deadline::min()));
+    } else {
+      poll();
+    }
+  }
+  if (has_room()) return false;
   ++statistics_.operations;
   ++statistics_.unavailable;
   status_ = make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
@@ -130,7 +138,7 @@ TableEngine::Slot& TableEngine::take_slot() {
 
 bool TableEngine::start(Mode mode, const uint64_t* stored, uint64_t index, uint64_t tag) {
   if (!has_room()) return false;
-  if (refuses()) {
+  if (refuses(/*may_run_calls=*/false)) {
     Ended& ended = ended_.emplace_back(Ended{tag, {}, {}});
     if (mode != Mode::kRead) std::copy_n(stored, core_.words(), ended.stored.begin());
     return true;
@@ -144,7 +152,7 @@ bool TableEngine::start(Mode mode, const uint64_t* stored, uint64_t index, uint6
 
 bool TableEngine::start(Mode mode, const uint64_t* stored, uint64_t index, const Target& target) {
   if (active_ >= options_.in_flight) return false;
-  if (refuses()) {
+  if (refuses(/*may_run_calls=*/true)) {
     *target.result = {};
     --*target.left;
     return true;
@@ -157,7 +165,7 @@ bool TableEngine::start(Mode mode, const uint64_t* stored, uint64_t index, const
 
 TableResult TableEngine::execute(Mode mode, uint64_t* stored, uint64_t index) {
   TableResult result;
-  if (refuses()) return result;
+  if (refuses(/*may_run_calls=*/true)) return result;
   size_t left = 1;
   // A blocked operation must not wait for a free slot: the thread's wait hook may have suspended
   // operations that occupy all of them, and that continue only after this one.

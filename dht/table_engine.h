@@ -94,7 +94,7 @@ class CARIAMA_DHT_EXPORT TableEngine {
   struct Slot;
 
   // Returns true if an operation cannot begin: its result is then kUnavailable.
-  [[nodiscard]] bool refuses();
+  [[nodiscard]] bool refuses(bool may_run_calls);
   [[nodiscard]] Slot& take_slot();
   // Polls until condition() returns true. Returns false if the deadline came first.
   template <typename Condition>

@@ -72,7 +72,7 @@ struct TableAccessOptions {
   // Operations on shares that are not mapped which one access has in flight, and asynchronous
   // operations that are active; at least 1. Each takes registered memory for a chunk of the largest
   // size (two with kEager and kLoad): 8 W C bytes. So does each operation that has ended by its
-  // deadline while a transfer is in flight; there are at most in_flight of these.
+  // deadline while a transfer is in flight; there are at most twice in_flight of these.
   uint32_t in_flight = 32;
 };
 

@@ -1,27 +1,32 @@
 // Aggregated calls from one thread to any thread of the job, in memory that does not grow with the
 // number of threads squared: calls to other nodes travel in two hops.
 //
+//   TerminationDetector detector(fabric);   // dsfabric/quiescence.h
 //   RoutedAggregator calls(*fabric.this_thread(), {.routing = Routing::kNode});
-//   calls.call(destination, [x] { ... });   // batched
-//   calls.flush();                          // publishes the batches of this thread
-//   detector.wait(deadline);                // TerminationDetector: all calls of the job have run
-//   absl::Status ended = calls.shutdown(deadline_after(std::chrono::seconds(10)));
+//   CallResult sent = calls.call(destination, [x] { ... });   // batched
+//   CallResult flushed = calls.flush();     // publishes the batches of this thread: before a wait
+//   absl::Status all = detector.wait(deadline);               // all calls of the job have run
+//   CallResult ended = calls.shutdown(deadline);
 //
-// Routes. The processes of a job are divided into nodes: those of one host, or processes_per_node
-// consecutive ranks. With Routing::kNode a thread has channels to the threads of its own node, and
-// one channel to each other node: to the process that has the same place there as the sender's has
-// in its own node (if the nodes have different sizes, the place modulo the size), and in it to the
-// thread of the sender's index. That thread is the router: it forwards the calls to the threads of
-// its node, on channels of its own. A call to the router itself takes one hop. (YGM and Conveyors
-// route in the same way.) With Routing::kDirect there is a channel to each thread, as with
-// RDMAAggregatorGlobal.
+// Routes. The default, Routing::kDirect, has a channel (messenger.h) to each thread, as
+// RDMAAggregatorGlobal. With Routing::kNode the processes of a job are divided into nodes: those of
+// one host, or processes_per_node consecutive ranks; the last node may be smaller. The place of a
+// process is its position in its node, in the order of ranks. A thread has channels to the threads
+// of its own node, and one channel to each other node: to the process at the sender's place there
+// (modulo the size of that node), and in it to the thread of the sender's index. That thread is the
+// router: it forwards the calls to the threads of its node, on channels of its own. Example with
+// nodes of four: rank 5 has place 1, so its router in node 2, ranks 8 to 11, is rank 9. A call to
+// the router itself takes one hop. (YGM and Conveyors route in the same way.) All processes must
+// use the same processes_per_node. Every process must have a thread of each index that sends: a
+// call by way of a thread that does not exist waits until finalize().
 //
 // Memory. Let the job have N nodes of p processes of T threads, so that P = N p. Channels per
 // thread: N - 1 to other nodes, p T to the own node, p T as a router. With p T = N, that is
-// 3 sqrt(P T) per thread, instead of P T with kDirect. Each channel has at least chunks_per_request
-// * chunk_bytes at its receiver (messenger_options.h); statistics() says how much. In addition: 12
-// bytes per process of the job, for the nodes; 8 bytes per channel that may be needed; and per
-// channel of a router the deferred calls, at most 8 chunks. Everything is allocated on first use.
+// 3 sqrt(P T) per thread, instead of P T with kDirect. Each channel has at least chunk_bytes times
+// chunks_per_request at its receiver (messenger_options.h); statistics() says how much. In
+// addition: 12 to 16 bytes per process of the job, for the nodes; 8 bytes per channel that may be
+// needed; and per channel of a router the deferred calls, at most 8 chunks. Everything is allocated
+// on first use.
 //
 // Cost. A routed call has 8 bytes more than a direct one, on each of its hops, is copied once more,
 // and runs later. It is decoded at its destination only. Batches are larger: a thread has fewer of
@@ -44,7 +49,8 @@
 //
 // Deadlock. Waiting for room cannot be circular. The channels of routers carry calls that are run
 // at their destination and never forwarded again (a forwarded call that asks for it is rejected),
-// and running a call never waits for room in a channel. So the channels of routers drain as long as
+// and running a call never waits for room in a channel. (Without mapped chunks, a router may wait
+// for transfers of its own process.) So the channels of routers drain as long as
 // their destinations run calls. The first hop drains as long as the channels of routers do. A
 // thread that waits for room runs incoming calls and forwards meanwhile.
 //
@@ -212,8 +218,9 @@ class CARIAMA_RIUTILS_EXPORT RoutedAggregator {
   }
 
   // Publishes the batches of this thread. Never waits for a receiver. Returns the first error,
-  // after it has tried every channel; also the failures of routers and destinations that this
-  // object has used.
+  // after it has tried every channel; also the failures of the routers of this object, and of
+  // destinations to which these could not forward calls of this process. So every flush() after
+  // such a failure returns it, and publishes the other batches nevertheless.
   CallResult flush();
   // Publishes batches older than flush_age (if set), then runs at most `most` calls that have
   // arrived for this thread, and forwards those for others. Never blocks. Returns the number of

@@ -52,6 +52,7 @@ struct TaskRuntime::Parts {
   std::unique_ptr<tasks::QueuePairAccess> access;
   std::unique_ptr<Worker> worker;
   uint64_t runs = 0;
+  absl::Status broken{};  // the first error of the exchange in a run
   TaskWaitHook hook{this_thread_wait_hook()};
 };
 
@@ -147,8 +148,11 @@ TaskRuntime::~TaskRuntime() = default;
 
 absl::StatusOr<std::string> TaskRuntime::run_bytes(tasks::ChildFunction root, uint64_t first,
                                                    uint64_t second) {
+  if (!parts_->broken.ok()) return parts_->broken;
+  const auto breaks = [this](const absl::Status& status) { return parts_->broken = status; };
   // Two keys in turn. When rank 0 stores the result of run n, all workers have entered the fence of
-  // run n - 1. So they have read the result of run n - 2, whose key is used again.
+  // run n - 1. So they have read the result of run n - 2, whose key is used again. After a fence
+  // that failed this does not hold.
   const std::string key = parts_->name + " result " + std::to_string(++parts_->runs % 2);
   std::string text;
   const ScopedWaitHook hook(parts_->hook);
@@ -161,16 +165,16 @@ absl::StatusOr<std::string> TaskRuntime::run_bytes(tasks::ChildFunction root, ui
       text.append(reinterpret_cast<const char*>(result->bytes.data()), result->bytes.size());
     }
     const absl::Status status = parts_->exchange.put(key, text);
-    if (!status.ok()) return status;
+    if (!status.ok()) return breaks(status);
   } else {
     parts_->worker->run_until_finished();
   }
   const Deadline deadline = deadline_after(parts_->options.timeout);
   const absl::Status status = parts_->exchange.fence(deadline);
-  if (!status.ok()) return status;
+  if (!status.ok()) return breaks(status);
   if (rank() != 0) {
     absl::StatusOr<std::string> result = parts_->exchange.get(0, key, deadline);
-    if (!result.ok()) return result.status();
+    if (!result.ok()) return breaks(result.status());
     text = *std::move(result);
   }
   if (text[0] == 'x') {

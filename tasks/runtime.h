@@ -186,8 +186,8 @@ class CARIAMA_TASKS_EXPORT TaskRuntime {
   // Collective: runs `root` as the first task, which starts on rank 0. All workers run its
   // descendants. Blocks until `root` has ended, and returns its result on every rank. Requires:
   // `root` is trivially copyable and captures values. Errors: ABORTED (root threw; the message has
-  // the exception's text), and those of Exchange. If a worker dies, the other workers end the job
-  // with a message.
+  // the exception's text), and those of Exchange, after which every later run() returns the same
+  // error. If a worker dies, the other workers end the job with a message.
   template <typename F, typename T = std::invoke_result_t<F&>>
   [[nodiscard]] auto run(F root)
       -> std::conditional_t<std::is_void_v<T>, absl::Status, absl::StatusOr<T>> {

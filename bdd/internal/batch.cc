@@ -134,6 +134,8 @@ Edge Batch::run(Pending operation, void (*serve_thieves)()) {
       serve_thieves();
     } catch (...) {
       remove_all();
+      failure_ = Failure::kNone;
+      exception_ = nullptr;
       throw;
     }
   };
@@ -156,6 +158,7 @@ Edge Batch::run(Pending operation, void (*serve_thieves)()) {
   }
   remove_all();
   if (const std::exception_ptr exception = std::exchange(exception_, nullptr)) {
+    failure_ = Failure::kNone;
     std::rethrow_exception(exception);
   }
   if (std::exchange(failure_, Failure::kNone) == Failure::kFull) engine_.no_room();

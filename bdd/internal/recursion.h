@@ -80,8 +80,8 @@ template <typename Where>
   return true;
 }
 
-// Throws NoRoom if the operation is to be given up. Each step calls it before it computes anything.
-// A failed half of a step does not end the other half at once: it waits as a task or runs next.
+// Throws NoRoom if the operation is to be given up. Each step calls it before it begins others. A
+// failed half of a step does not end the other half immediately: it waits as a task or runs next.
 // Failed steps have no entry in the cache, so each path to one would compute it again.
 template <typename Where>
 [[gnu::always_inline]] inline void give_up_if_full(Where where) {

@@ -39,6 +39,7 @@ absl::Status call_everyone(ThreadContext& self, RoutedAggregator& calls) {
 
 absl::Status run(ThreadContext& self) {
   Fabric& fabric = self.fabric();
+  check(fabric.threads() == 1, "this example counts with one thread in each process");
   const Deadline deadline = deadline_after(std::chrono::seconds(120));
   TerminationDetector detector(fabric);
   next_number.resize(fabric.size());

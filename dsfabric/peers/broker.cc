@@ -67,6 +67,9 @@ class SocketBroker final : public Broker {
     const uint64_t one = 1;
     static_cast<void>(!write(stop_.get(), &one, sizeof one));  // cannot fail: the counter is 0
     thread_.join();
+    // Requests of processes that still run fail now instead of at their deadlines.
+    incoming_.clear();
+    listeners_.clear();
   }
 
   absl::Status start(Bootstrap& bootstrap, Deadline deadline) {

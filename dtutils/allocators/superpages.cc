@@ -141,7 +141,11 @@ void collapse(std::byte* address, size_t length) {
     for (size_t offset = 0; offset < bytes; offset += kHugePage) {
       if (!populate(address + start + offset, base_page(), /*hugetlb=*/false)) return;
     }
-    if (madvise(address + start, bytes, MADV_COLLAPSE) != 0) return;
+    // EAGAIN: a page was locked or isolated at the moment.
+    int attempts = 3;
+    while (madvise(address + start, bytes, MADV_COLLAPSE) != 0) {
+      if ((errno != EAGAIN && errno != EINTR) || --attempts == 0) return;
+    }
   }
 }
 

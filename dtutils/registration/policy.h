@@ -5,8 +5,8 @@
 // | name            | after the last use                 | registers                         |
 // |-----------------|------------------------------------|-----------------------------------|
 // | leave-pinned    | stays registered for ever          | at the first use                  |
-// | on-demand       | deregistered immediately               | at each use                       |
-// | pipeline        | deregistered immediately               | at each use, in pieces of 1 MiB   |
+// | on-demand       | deregistered immediately           | at each use                       |
+// | pipeline        | deregistered immediately           | at each use, in pieces of 1 MiB   |
 // | pipeline-pinned | stays registered                   | in pieces of 1 MiB                |
 // | lru             | stays registered within the budget | at the first use                  |
 // | oracle-0, oracle-1ms, oracle-10ms | stays if the next use is that near | at a use        |

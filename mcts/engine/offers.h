@@ -53,7 +53,7 @@ class Offers {
     sent_.push_back(offer);
   }
   // Removes the offer of a node, which has been answered. Returns nullopt if abandon() has removed
-  // it. The copy exists: the copies are dropped after clear().
+  // it. The memory of the copy lives until the next search begins.
   [[nodiscard]] std::optional<Sent> take(RemoteNode name) {
     const std::lock_guard lock(mutex_);
     const std::vector<Sent> taken =

@@ -87,7 +87,8 @@ Forwarder::~Forwarder() = default;
 
 void Forwarder::forward(const RoutedHead& head, IncomingCall& call) {
   if (head.thread() >= fabric_.total_threads() ||
-      head.order() < RoutedHead::chunk_order(MessengerOptions::kMinChunkBytes)) {
+      head.order() < RoutedHead::chunk_order(MessengerOptions::kMinChunkBytes) ||
+      head.order() > RoutedHead::chunk_order(MessengerOptions::kMaxChunkBytes)) {
     call.outcome = CallOutcome::kMalformed;
     return;
   }
@@ -102,6 +103,12 @@ void Forwarder::forward(const RoutedHead& head, IncomingCall& call) {
     if (to.last_origin != origin) [[unlikely]] {
       to.last_origin = origin;
       to.origins.insert(origin);
+      // report_failures() tells only the origins of calls before the failure.
+      const Rank destination = to.channel->rank();
+      if (absl::Status status = fabric_.peer_status(destination); !status.ok()) {
+        lost_.add();
+        lose(origin, destination, status);
+      }
     }
     if (!std::exchange(to.touched, true)) touched_.push_back(&to);
     return;

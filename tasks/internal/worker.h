@@ -190,7 +190,7 @@ class Worker : public SchedulerState {
   // which it runs, in leaving_.exceptions.
   [[nodiscard]] ExceptionState take_exceptions();
 
-  // value_result() and failed_result() create an TaskResult; larger ones get a block of this
+  // value_result() and failed_result() create a TaskResult; larger ones get a block of this
   // worker's pinned area.
   [[nodiscard]] TaskResult value_result(const void* value, size_t bytes);
   [[nodiscard]] TaskResult failed_result(const std::exception_ptr& exception);

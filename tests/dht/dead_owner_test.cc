@@ -112,8 +112,11 @@ TEST(StoppedOwnerTest, OperationsThatEndedByTheirDeadlineAreNotActive) {
     std::mt19937_64 random(1);
     if (fabric.rank() == 1) return wait_to_be_killed(fabric);
     // An operation may end by its deadline on a busy machine.
-    while (access->find_or_put(key_of(*table, 1, random)).outcome != TableOutcome::kInserted) {
-    }
+    EXPECT_TRUE(wait_until(
+        [&] {
+          return access->find_or_put(key_of(*table, 1, random)).outcome == TableOutcome::kInserted;
+        },
+        soon()));
     stop(*processes[1]);
     // The CAS of an insert that is only started stays in flight. After two, a third one is refused.
     for (int operation = 0; operation < 4; ++operation) {
@@ -152,7 +155,7 @@ TEST(StoppedOwnerTest, ItIsConnectedToOnce) {
   constexpr uint32_t kObserver = 3;  // not connected to the victim by a binomial tree
   constexpr uint32_t kVictim = 4;
   FabricOptions options;
-  options.timeout = std::chrono::seconds(3);
+  options.timeout = std::chrono::seconds(6);
   RunOptions run;
   run.may_die = {kVictim};
   const absl::Status status = try_process_job(

@@ -527,11 +527,13 @@ TEST(DistributedLockTest, AReleaseThatCannotStartMayBeRepeated) {
   options.fabric.deferred_bytes = 1;
   LocalJob job(options);
   std::atomic<bool> stalls{false};
+  std::atomic<bool> stalled{false};
   std::atomic<bool> refused{false};
   std::atomic<bool> over{false};
   job.run([&](Fabric& fabric, uint32_t) {
     if (fabric.rank() == 1) {
       EXPECT_TRUE(fabric.wait_polling([&] { return stalls.load(); }, soon()));
+      stalled = true;
       EXPECT_TRUE(wait_until([&] { return refused.load(); }, soon()));  // does not poll
       EXPECT_TRUE(fabric.wait_polling([&] { return over.load(); }, soon()));
       return;
@@ -542,6 +544,7 @@ TEST(DistributedLockTest, AReleaseThatCannotStartMayBeRepeated) {
       DistributedLock lock(*memory, word);
       must(lock.acquire(soon()));
       stalls = true;
+      EXPECT_TRUE(wait_until([&] { return stalled.load(); }, soon()));
       absl::Status sent;
       while (sent.ok()) sent = call<Fail>(fabric, 1, [] {});
       EXPECT_TRUE(absl::IsResourceExhausted(sent)) << sent;

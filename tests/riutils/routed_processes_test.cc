@@ -177,5 +177,43 @@ void lose_a_destination(Fabric& fabric) {
 
 TEST(RoutedProcesses, ADestinationIsKilled) { run_job_with_a_victim(4, 3, lose_a_destination); }
 
+// Three nodes of two. Rank 3 is killed. Then rank 4 makes its first call to it, by the same router,
+// rank 2, as rank 0 before.
+void call_a_dead_destination(Fabric& fabric) {
+  static std::atomic<int> ready, arrived, ended;
+  if (fabric.rank() == 3) return testing::wait_to_be_killed(fabric);
+  RoutedAggregator aggregator(*fabric.this_thread(), kNodesOfTwo);
+  if (fabric.rank() == 0) {
+    EXPECT_TRUE(aggregator.call(3, [] { must(call(*running_fabric(), 0, [] { ++arrived; })); }));
+    EXPECT_TRUE(aggregator.flush());
+    EXPECT_TRUE(fabric.wait([&] { return arrived.load() == 1; }, soon()));
+    const pid_t victim = must(async_call(fabric, 3, [] { return getpid(); }).get(soon()));
+    EXPECT_EQ(kill(victim, SIGKILL), 0);
+    // The router has told the senders of earlier calls.
+    EXPECT_TRUE(fabric.wait([&] { return !aggregator.flush(); }, soon()));
+    must(call(fabric, 4, [] { ++ready; }));
+  } else if (fabric.rank() == 4) {
+    EXPECT_TRUE(fabric.wait([&] { return ready.load() == 1; }, soon()));
+    EXPECT_EQ(aggregator.next_hop(3), ThreadId(2));
+    static_cast<void>(aggregator.call(3, [] {}));
+    CallResult flushed;
+    EXPECT_TRUE(fabric.wait(
+        [&] {
+          flushed = aggregator.flush();
+          return !flushed;
+        },
+        soon()));
+    testing::expect_dead(flushed, fabric, 3);
+    for (const uint32_t rank : {0, 1, 2, 4, 5}) must(call(fabric, rank, [] { ++ended; }));
+  }
+  EXPECT_TRUE(fabric.wait([&] { return ended.load() == 1; }, soon()));
+  static_cast<void>(aggregator.shutdown(soon()));  // ranks 0 and 4: rank 3 is dead
+  must(fabric.finalize(soon()));
+}
+
+TEST(RoutedProcesses, TheFirstCallToADeadDestinationIsReported) {
+  run_job_with_a_victim(6, 3, call_a_dead_destination);
+}
+
 }  // namespace
 }  // namespace cariama
