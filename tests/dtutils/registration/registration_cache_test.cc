@@ -517,6 +517,7 @@ TEST(RegistrationCache, WorksWhereUserfaultfdIsFiltered) {
 
 // A program may lower its limit of descriptors to 0, as sandboxes do: poll(2) then fails.
 TEST(RegistrationCache, MemoryCanBeUnmappedWithoutDescriptors) {
+  if (kThreadSanitizer) GTEST_SKIP() << "ThreadSanitizer does not permit threads after fork";
   EXPECT_TRUE(in_child([] {
     alarm(60);  // an munmap() that waits for ever
     const CacheFixture it;
