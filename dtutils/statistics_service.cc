@@ -79,7 +79,7 @@ absl::StatusOr<FileDescriptor> listen_at(const std::string& name, bool is_abstra
   bool is_bound = bind_it();
   if (!is_bound && errno == EADDRINUSE && !is_abstract && !has_listener(*at)) {
     struct stat there {};
-    // Removes nothing but a socket: the user may have given the name of another file by mistake.
+    // Removes only a socket: by mistake the user may have given the name of another file.
     if (lstat(name.c_str(), &there) == 0 && S_ISSOCK(there.st_mode)) unlink(name.c_str());
     is_bound = bind_it();
   }

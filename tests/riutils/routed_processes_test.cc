@@ -37,6 +37,18 @@ void note_routed(uint32_t from, uint64_t number, uint64_t sum) {
   routed_arrivals.count.fetch_add(1);
 }
 
+// Waits until the aggregator has been told of a failure. Returns the failure.
+CallResult flush_until_it_fails(Fabric& fabric, RoutedAggregator& aggregator) {
+  CallResult flushed;
+  EXPECT_TRUE(fabric.wait(
+      [&] {
+        flushed = aggregator.flush();
+        return !flushed;
+      },
+      soon()));
+  return flushed;
+}
+
 const RoutingOptions kNodesOfTwo{.routing = Routing::kNode, .processes_per_node = 2};
 
 // 16 processes as 4 x 4. Calls of 8 bytes, and calls with long arguments.
@@ -153,13 +165,7 @@ void lose_a_destination(Fabric& fabric) {
     const pid_t victim = must(async_call(fabric, 3, [] { return getpid(); }).get(soon()));
     EXPECT_EQ(kill(victim, SIGKILL), 0);
     // No further call is needed: the router tells the senders of earlier calls.
-    CallResult flushed;
-    EXPECT_TRUE(fabric.wait(
-        [&] {
-          flushed = aggregator.flush();
-          return !flushed;
-        },
-        soon()));
+    const CallResult flushed = flush_until_it_fails(fabric, aggregator);
     testing::expect_dead(flushed, fabric, 3);
     EXPECT_THAT(std::string(flushed.status().message()), HasSubstr(fabric.label(2)));
     testing::expect_dead(aggregator.call(3, [] {}), fabric, 3);
@@ -189,21 +195,13 @@ void call_a_dead_destination(Fabric& fabric) {
     EXPECT_TRUE(fabric.wait([&] { return arrived.load() == 1; }, soon()));
     const pid_t victim = must(async_call(fabric, 3, [] { return getpid(); }).get(soon()));
     EXPECT_EQ(kill(victim, SIGKILL), 0);
-    // The router has told the senders of earlier calls.
-    EXPECT_TRUE(fabric.wait([&] { return !aggregator.flush(); }, soon()));
+    testing::expect_dead(flush_until_it_fails(fabric, aggregator), fabric, 3);
     must(call(fabric, 4, [] { ++ready; }));
   } else if (fabric.rank() == 4) {
     EXPECT_TRUE(fabric.wait([&] { return ready.load() == 1; }, soon()));
     EXPECT_EQ(aggregator.next_hop(3), ThreadId(2));
     static_cast<void>(aggregator.call(3, [] {}));
-    CallResult flushed;
-    EXPECT_TRUE(fabric.wait(
-        [&] {
-          flushed = aggregator.flush();
-          return !flushed;
-        },
-        soon()));
-    testing::expect_dead(flushed, fabric, 3);
+    testing::expect_dead(flush_until_it_fails(fabric, aggregator), fabric, 3);
     for (const uint32_t rank : {0, 1, 2, 4, 5}) must(call(fabric, rank, [] { ++ended; }));
   }
   EXPECT_TRUE(fabric.wait([&] { return ended.load() == 1; }, soon()));

@@ -156,8 +156,8 @@ void await_death(Host& host) {
   EXPECT_TRUE(host.work_until([&] { return !host.alive(2); }, soon()));
 }
 
-// The owner of a node drops children of a dead process, whoever asks for the children first: it
-// does not send their names, adopts nodes in their place, and creates new ones.
+// The owner of a node drops the children that a dead process owned before it uses them in any way:
+// it does not send their names, adopts nodes in their place, and creates new ones.
 TEST(CopyExchange, NodesOfADeadProcessAreNoChildren) {
   run_with_a_victim([](Host& host) {
     QuietSearch search(host);
