@@ -12,10 +12,7 @@
 // all processes of a job run the same build; functions registered under ids that the user chooses,
 // for calls between separately built programs (Seriema §4.3 i), do not exist.
 //
-// resolve() rejects an id that is not in the table, so an invalid id is never jumped to. The only
-// exception is a build for comparison with the paper (CMake option CARIAMA_RAW_FUNCTION_ADDRESSES;
-// everything else is the same): such a build sends addresses and does not check them. There all
-// processes need equal addresses, as forked processes have.
+// resolve() rejects an id that is not in the table, so an invalid id is never jumped to.
 #ifndef CARIAMA_DSFABRIC_FUNCTION_TABLE_H_
 #define CARIAMA_DSFABRIC_FUNCTION_TABLE_H_
 
@@ -87,25 +84,17 @@ class CARIAMA_DSFABRIC_EXPORT FunctionTable {
   template <FunctionStub Stub>
   [[nodiscard]] static FunctionId id_of() {
     internal::FunctionRegistration& registration = internal::RegisteredFunction<Stub>::registration;
-#ifdef CARIAMA_RAW_FUNCTION_ADDRESSES
-    return {static_cast<uint32_t>(reinterpret_cast<uintptr_t>(registration.stub))};
-#else
     return {registration.id.load(std::memory_order_relaxed)};
-#endif
   }
 
   // Returns the stub of an id received from another process, or nullptr if there is none; then the
   // rejection is counted.
   [[nodiscard]] static FunctionStub resolve(FunctionId id) {
-#ifdef CARIAMA_RAW_FUNCTION_ADDRESSES
-    return reinterpret_cast<FunctionStub>(program_half_ | id.value);
-#else
     if (id.value < stubs_.count) [[likely]] {
       if (FunctionStub stub = stubs_.first[id.value]; stub != nullptr) [[likely]]
         return stub;
     }
     return reject();
-#endif
   }
 
   // Returns the number of ids that resolve() has rejected so far.
@@ -127,9 +116,6 @@ class CARIAMA_DSFABRIC_EXPORT FunctionTable {
   static FunctionStub reject();
 
   static Stubs stubs_;  // by id; entry 0 is nullptr
-#ifdef CARIAMA_RAW_FUNCTION_ADDRESSES
-  static uintptr_t program_half_;  // the upper half of all function addresses
-#endif
 };
 
 }  // namespace cariama

@@ -104,8 +104,8 @@ absl::Status check_options(const PoolOptions& options, int rank, int size) {
                               ", private_cells " + std::to_string(options.private_cells),
                           "choose at least 2 cells, and at most 2^27 of each kind");
   }
-  return tasks::check_common_options("PoolOptions", options.victims, options.idle_sleep, rank,
-                                     size);
+  return tasks::check_common_options("PoolOptions", options.victims, options.idle_sleep,
+                                     static_cast<uint32_t>(rank), static_cast<uint32_t>(size));
 }
 
 // The stack of the main thread grows up to the limit at the time of growth, so raising the limit

@@ -436,7 +436,7 @@ struct PoolOptions {
   PoolTermination termination = PoolTermination::kDetector;  // must be equal in all workers
   uint64_t seed = 1;                                         // of the random order of victims
   // As TaskOptions::victims.
-  std::vector<std::vector<int>> victims{};
+  std::vector<std::vector<Rank>> victims{};
   // As TaskOptions::idle_sleep.
   std::chrono::microseconds idle_sleep{50};
   // Size in bytes to which create() raises the stack limit of the calling thread, if that is the

@@ -72,7 +72,8 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(
   const auto kind = tasks::worker_kind(options);
   if (!kind.ok()) return kind.status();
   if (absl::Status valid = tasks::check_common_options(
-          "TaskOptions", options.victims, options.idle_sleep, exchange.rank(), exchange.size());
+          "TaskOptions", options.victims, options.idle_sleep,
+          static_cast<uint32_t>(exchange.rank()), static_cast<uint32_t>(exchange.size()));
       !valid.ok()) {
     return valid;
   }

@@ -100,7 +100,7 @@ struct TaskOptions {
   // victims[d] holds the ranks at distance d from this worker. Each rank but the own one may appear
   // once; the worker never steals from a rank that is missing. If empty, create() computes the
   // distances (VictimLevel) from the CPU binding of the workers at that time.
-  std::vector<std::vector<int>> victims{};
+  std::vector<std::vector<Rank>> victims{};
   // An idle worker spins, then yields its core, then sleeps between its steal attempts. The length
   // of these sleeps doubles every 16 attempts up to this value, which bounds how late the worker
   // finds new work. At most 1 s. 0: the worker never sleeps.

@@ -136,9 +136,6 @@ FunctionRegistration::FunctionRegistration(FunctionStub stub)
 }  // namespace internal
 
 FunctionTable::Stubs FunctionTable::stubs_;
-#ifdef CARIAMA_RAW_FUNCTION_ADDRESSES
-uintptr_t FunctionTable::program_half_;
-#endif
 
 absl::Status FunctionTable::build() {
   State& table = state();
@@ -184,11 +181,6 @@ absl::Status FunctionTable::build() {
   table.fingerprint.table_hash = hash.value();
   if (!images.empty()) table.fingerprint.build_id = images.front().build_id;
   stubs_ = {table.stubs.data(), static_cast<uint32_t>(table.stubs.size())};
-#ifdef CARIAMA_RAW_FUNCTION_ADDRESSES
-  if (first_registration != nullptr) {
-    program_half_ = reinterpret_cast<uintptr_t>(first_registration->stub) >> 32 << 32;
-  }
-#endif
   table.built = true;
   return absl::OkStatus();
 }

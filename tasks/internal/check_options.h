@@ -3,10 +3,12 @@
 #define CARIAMA_TASKS_INTERNAL_CHECK_OPTIONS_H_
 
 #include <chrono>
+#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/status/status.h"
+#include "dsfabric/ids.h"
 
 namespace cariama::tasks {
 
@@ -14,9 +16,9 @@ namespace cariama::tasks {
 // without `rank`, each at most once, and 0 <= idle_sleep <= 1 s. `owner` is the name of the options
 // struct.
 [[nodiscard]] absl::Status check_common_options(const std::string& owner,
-                                                const std::vector<std::vector<int>>& victims,
-                                                std::chrono::microseconds idle_sleep, int rank,
-                                                int size);
+                                                const std::vector<std::vector<Rank>>& victims,
+                                                std::chrono::microseconds idle_sleep, Rank rank,
+                                                uint32_t size);
 
 }  // namespace cariama::tasks
 

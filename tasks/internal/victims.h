@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "dsfabric/ids.h"
 #include "dtutils/random.h"
 #include "tasks/runtime.h"
 
@@ -35,9 +36,9 @@ struct WorkerPlace {
 
 // Returns the ranks at each distance (VictimLevel) from `rank`. places[r] is the place of rank r.
 // Two unknown places count as different.
-[[nodiscard]] inline std::vector<std::vector<int>> ranks_by_distance(
+[[nodiscard]] inline std::vector<std::vector<Rank>> ranks_by_distance(
     std::span<const WorkerPlace> places, int rank) {
-  std::vector<std::vector<int>> levels(kVictimLevels);
+  std::vector<std::vector<Rank>> levels(kVictimLevels);
   const WorkerPlace& here = places[static_cast<size_t>(rank)];
   for (int other = 0; other < static_cast<int>(places.size()); ++other) {
     const WorkerPlace& there = places[static_cast<size_t>(other)];
@@ -48,7 +49,7 @@ struct WorkerPlace {
       if (shared(there.numa_node, here.numa_node)) level = 1;
       if (shared(there.core_complex, here.core_complex)) level = 0;
     }
-    if (other != rank) levels[level].push_back(other);
+    if (other != rank) levels[level].emplace_back(static_cast<uint32_t>(other));
   }
   return levels;
 }
@@ -59,11 +60,13 @@ class Victims {
  public:
   // `levels[i]` holds the ranks at distance i in ascending order, without this worker's rank. It
   // may be empty.
-  Victims(const std::vector<std::vector<int>>& levels, VictimOrder order, uint64_t seed)
+  Victims(const std::vector<std::vector<Rank>>& levels, VictimOrder order, uint64_t seed)
       : Victims(order, seed) {
-    for (const std::vector<int>& ranks : levels) {
+    for (const std::vector<Rank>& ranks : levels) {
       Level& level = levels_.emplace_back();
-      for (const int rank : ranks) level.add(rank, rank + 1);
+      for (const Rank rank : ranks) {
+        level.add(static_cast<int>(rank), static_cast<int>(rank) + 1);
+      }
       count_ += level.count;
     }
     succeeded();

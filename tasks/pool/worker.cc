@@ -90,8 +90,8 @@ PoolWorker::PoolWorker(const PoolOptions& options, std::byte* memory, RemoteAcce
                options.seed + static_cast<uint64_t>(access.rank())),
       level_of_(static_cast<size_t>(access.size()), kVictimLevels - 1) {
   for (size_t level = 0; level < options.victims.size(); ++level) {
-    for (const int peer : options.victims[level]) {
-      level_of_[static_cast<size_t>(peer)] =
+    for (const Rank peer : options.victims[level]) {
+      level_of_[peer] =
           static_cast<uint8_t>(std::min(level, kVictimLevels - 1));
     }
   }
@@ -222,11 +222,7 @@ void PoolWorker::pack(Parcel& parcel, Cell& cell, int thief) {
     parcel.bytes = task.bytes;
     parcel.origin = cell.origin;
   } else {
-#ifdef CARIAMA_RAW_FUNCTION_ADDRESSES
-    parcel.function = static_cast<uint32_t>(reinterpret_cast<uintptr_t>(cell.kind->stub));
-#else
     parcel.function = cell.kind->registration->id.load(std::memory_order_relaxed);
-#endif
     if (parcel.function == 0) {
       check_or_break(
           make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,

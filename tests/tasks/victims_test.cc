@@ -76,13 +76,13 @@ TEST(Victims, BlocksAndPlacesAgree) {
     EXPECT_EQ(levels[2].size(), 4u);
     EXPECT_EQ(levels[3].size(), 16u);
     Victims by_blocks = Victims::in_blocks(rank, kRanks, blocks, kByDistance, 7);
-    std::array<std::set<int>, 4> found;
+    std::array<std::set<Rank>, 4> found;
     for (int i = 0; i < 4000; ++i) {
       const int victim = by_blocks.next();
-      found[by_blocks.level()].insert(victim);
+      found[by_blocks.level()].insert(static_cast<uint32_t>(victim));
     }
     for (size_t i = 0; i < 4; ++i) {
-      EXPECT_EQ(found[i], std::set<int>(levels[i].begin(), levels[i].end())) << rank << " " << i;
+      EXPECT_EQ(found[i], std::set<Rank>(levels[i].begin(), levels[i].end())) << rank << " " << i;
     }
   }
 }
@@ -93,17 +93,17 @@ TEST(Victims, UnknownPlacesAreNotShared) {
   const std::vector<WorkerPlace> places{
       {1, -1, -1}, {1, -1, -1}, {1, 0, -1}, {1, 0, -1}, {2, 0, 0}};
   const auto unknown = ranks_by_distance(places, 0);
-  EXPECT_THAT(unknown[2], ::testing::ElementsAre(1, 2, 3));
-  EXPECT_THAT(unknown[3], ::testing::ElementsAre(4));
+  EXPECT_THAT(unknown[2], ::testing::ElementsAre(Rank{1}, Rank{2}, Rank{3}));
+  EXPECT_THAT(unknown[3], ::testing::ElementsAre(Rank{4}));
   const auto node = ranks_by_distance(places, 2);
-  EXPECT_THAT(node[1], ::testing::ElementsAre(3));
-  EXPECT_THAT(node[2], ::testing::ElementsAre(0, 1));
-  EXPECT_THAT(node[3], ::testing::ElementsAre(4));
+  EXPECT_THAT(node[1], ::testing::ElementsAre(Rank{3}));
+  EXPECT_THAT(node[2], ::testing::ElementsAre(Rank{0}, Rank{1}));
+  EXPECT_THAT(node[3], ::testing::ElementsAre(Rank{4}));
 }
 
 TEST(Victims, EmptyWithoutOtherRanks) {
   EXPECT_TRUE(Victims::in_blocks(0, 1, std::vector<int>{2}, kRandom, 1).empty());
-  EXPECT_TRUE(Victims({{}, {}}, kByDistance, 1).empty());
+  EXPECT_TRUE(Victims(std::vector<std::vector<Rank>>{{}, {}}, kByDistance, 1).empty());
 }
 
 }  // namespace

@@ -86,13 +86,13 @@ TEST(Pool, InvalidOptionsAreRefused) {
 
 TEST(Pool, InvalidVictimsAndSleepsAreRefusedByBothRuntimes) {
   run_process_job(2, {}, [](Fabric& fabric) {
-    const int own = static_cast<int>(fabric.rank());
-    const int other = 1 - own;
-    const std::pair<std::vector<std::vector<int>>, std::string> cases[] = {
+    const Rank own = fabric.rank();
+    const Rank other = 1 - own;
+    const std::pair<std::vector<std::vector<Rank>>, std::string> cases[] = {
         {{{other}, {2}}, "victims holds rank 2, but the job has 2 workers"},
-        {{{-1}}, "victims holds rank -1, but the job has 2 workers"},
-        {{{own}}, "victims holds rank " + std::to_string(own) + ", which is this worker"},
-        {{{other}, {}, {other}}, "victims holds rank " + std::to_string(other) + " twice"},
+        {{{~0U}}, "victims holds rank 4294967295, but the job has 2 workers"},
+        {{{own}}, "victims holds rank " + std::to_string(own.value()) + ", which is this worker"},
+        {{{other}, {}, {other}}, "victims holds rank " + std::to_string(other.value()) + " twice"},
     };
     for (const auto& [victims, text] : cases) {
       const absl::Status pool = TaskPool::create(fabric, {.victims = victims}).status();
@@ -495,7 +495,7 @@ TEST(Pool, AKilledWorkerEndsTheRunWithItsName) {
   run_job_with_a_victim(3, 1, [](Fabric& fabric) {
     // Only rank 1 steals from rank 0.
     PoolOptions options;
-    options.victims = {{}, {}, {}, {fabric.rank() == 1 ? 0 : 1}};
+    options.victims = {{}, {}, {}, {fabric.rank() == 1 ? 0U : 1U}};
     if (fabric.rank() == 1) (*state_of_victim)->pid = getpid();
     auto pool = must(TaskPool::create(fabric, options));
     const auto result = pool->run<loses_a_worker>(0);

@@ -203,7 +203,7 @@ TEST(Termination, TasksLostInABrokenRunAreNotAwaitedLater) {
     run_process_job(3, {}, [&](Fabric& fabric) {
       PoolOptions options{.termination = termination};
       // All steal from rank 0 only.
-      options.victims = {{}, {}, {}, {fabric.rank() == 0 ? 1 : 0}};
+      options.victims = {{}, {}, {}, {fabric.rank() == 0 ? 1U : 0U}};
       auto pool = must(TaskPool::create(fabric, options));
       pool_of_test = pool.get();
       EXPECT_FALSE(pool->run<answers_a_thief_that_has_left>(0).ok());
