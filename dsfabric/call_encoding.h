@@ -278,8 +278,9 @@ constexpr bool require_buffer_function() {
 // by reference and copied once, into the buffer that the call is sent from. (A function of at most
 // 16 bytes fits two registers, and is stored by value.)
 template <typename F>
-using Kept = std::conditional_t<std::is_lvalue_reference_v<F> && (sizeof(std::decay_t<F>) > 16),
-                                const std::decay_t<F>&, std::decay_t<F>>;
+using StoredFunction =
+    std::conditional_t<std::is_lvalue_reference_v<F> && (sizeof(std::decay_t<F>) > 16),
+                       const std::decay_t<F>&, std::decay_t<F>>;
 
 }  // namespace internal
 
@@ -388,10 +389,10 @@ class FunctionCall {
 // Returns the Call of function(arguments...). Requires: `function`, unless it is a temporary,
 // outlives the returned Call.
 template <typename F, typename... Given>
-[[nodiscard]] FunctionCall<internal::Kept<F>, std::decay_t<Given>...> make_call(F&& function,
-                                                                                Given&&... given) {
-  return FunctionCall<internal::Kept<F>, std::decay_t<Given>...>(function,
-                                                                 std::forward<Given>(given)...);
+[[nodiscard]] FunctionCall<internal::StoredFunction<F>, std::decay_t<Given>...> make_call(
+    F&& function, Given&&... given) {
+  return FunctionCall<internal::StoredFunction<F>, std::decay_t<Given>...>(
+      function, std::forward<Given>(given)...);
 }
 
 // A call of fn(void* buffer, uint64_t size), with the bytes of the buffer beside the closure
@@ -448,9 +449,9 @@ class BufferCall {
 // Returns the BufferCall of function(buffer, size). Requires: `function`, unless it is a temporary,
 // outlives the returned BufferCall.
 template <typename F>
-[[nodiscard]] BufferCall<internal::Kept<F>> make_buffer_call(F&& function,
-                                                             std::span<const std::byte> buffer) {
-  return BufferCall<internal::Kept<F>>(function, buffer);
+[[nodiscard]] BufferCall<internal::StoredFunction<F>> make_buffer_call(
+    F&& function, std::span<const std::byte> buffer) {
+  return BufferCall<internal::StoredFunction<F>>(function, buffer);
 }
 
 // A call to be sent, without its type: references the caller's function and arguments.

@@ -6,6 +6,8 @@
 #define CARIAMA_DTUTILS_RANDOM_H_
 
 #include <cstdint>
+#include <iterator>
+#include <utility>
 
 namespace cariama {
 
@@ -28,6 +30,15 @@ class Random {
       while (static_cast<uint32_t>(product) < reject) product = (next() >> 32) * n;
     }
     return static_cast<uint32_t>(product >> 32);
+  }
+
+  // Puts the elements of a random-access range of fewer than 2^32 elements in random order; each
+  // order has the same probability (Fisher and Yates).
+  template <typename Range>
+  constexpr void shuffle(Range&& range) {
+    for (auto left = static_cast<uint32_t>(std::size(range)); left > 1; --left) {
+      std::swap(std::begin(range)[left - 1], std::begin(range)[below(left)]);
+    }
   }
 
   // A bijection of 64-bit words that mixes their bits: the output function of SplitMix64.

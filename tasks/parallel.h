@@ -153,9 +153,6 @@ template <typename Identity>
   if constexpr (std::invocable<const Identity&>) {
     return identity();
   } else {
-    static_assert(std::is_trivially_copyable_v<Identity>,
-                  "the identity of parallel_reduce travels with a closure: pass a function that "
-                  "returns it");
     return identity;
   }
 }

@@ -191,7 +191,6 @@ class CARIAMA_TASKS_EXPORT TaskRuntime {
   template <typename F, typename T = std::invoke_result_t<F&>>
   [[nodiscard]] auto run(F root)
       -> std::conditional_t<std::is_void_v<T>, absl::Status, absl::StatusOr<T>> {
-    static_assert(std::is_trivially_copyable_v<F>, "the root task travels as bytes");
     tasks::require_values<F>();
     tasks::require_transferable<T>();
     absl::StatusOr<std::string> bytes(std::string{});

@@ -352,11 +352,16 @@ inline constexpr bool kRefersToCaller<std::reference_wrapper<T>> = !std::is_func
 // that a program gets the message once for each type.
 template <typename T>
 constexpr bool require_value() {
+  constexpr bool kCopied = std::is_trivially_copyable_v<T> && std::is_trivially_destructible_v<T>;
   static_assert(!kRefersToCaller<T>,
                 "cariama: this function or argument of a task refers to a variable of the caller "
                 "([&], [&x] or std::ref), which may be in another process when the task uses it; "
                 "capture and pass values, and return results");
-  return !kRefersToCaller<T>;
+  static_assert(kCopied || kRefersToCaller<T>,
+                "cariama: this function or argument of a task is not trivially copyable, for "
+                "example because it owns memory as std::string does, but it travels as bytes; "
+                "capture and pass plain data (a neutral element: a function that returns it)");
+  return kCopied && !kRefersToCaller<T>;
 }
 template <typename... Ts>
 constexpr bool require_values() {
@@ -367,9 +372,6 @@ constexpr bool require_values() {
 
 template <uint64_t kFlags, typename T, typename Call>
 [[gnu::always_inline]] inline task<T> spawn_call(const Call& call) {
-  static_assert(
-      std::is_trivially_copyable_v<Call> && std::is_trivially_destructible_v<Call>,
-      "function and arguments of spawn() travel as bytes: they must be trivially copyable");
   tasks::require_transferable<T>();
   return task<T>(typename task<T>::template In<Call, kFlags>{}, call);
 }

@@ -7,7 +7,7 @@ namespace {
 
 // A cell that is never flushed. Units with open segments are tagged with it, so that the ring
 // treats them as in use until the segments themselves are flushed.
-const FlushCell kHeld;
+const FlushCell kInUse;
 
 }  // namespace
 
@@ -62,7 +62,7 @@ bool LinearCircularAllocator::open_next_unit() {
   recycle();
   RDMAMemory* const unit = ring_->allocate();
   if (unit == nullptr) return false;
-  unit->set_last_use(&kHeld, 0);
+  unit->set_last_use(&kInUse, 0);
   OpenUnit* const open = take_open_unit();
   *open = {unit, take_handles(), nullptr, 0, nullptr};
   open->last = open->first;

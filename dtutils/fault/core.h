@@ -11,13 +11,13 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <random>
 #include <string_view>
 #include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "dtutils/fault/fault_device.h"
+#include "dtutils/random.h"
 
 namespace cariama::fault {
 
@@ -32,14 +32,17 @@ class Dice {
   explicit Dice(uint64_t seed) : random_(seed) {}
   [[nodiscard]] bool roll(double probability) {
     if (probability <= 0) return false;
-    return std::uniform_real_distribution<double>()(random_) < probability;
+    return static_cast<double>(random_.next() >> 11) * 0x1p-53 < probability;
   }
   // Returns a number from 0 to bound - 1.
-  [[nodiscard]] uint64_t below(uint64_t bound) { return random_() % bound; }
-  std::mt19937_64& source() { return random_; }
+  [[nodiscard]] uint64_t below(uint64_t bound) { return random_.next() % bound; }
+  template <typename Range>
+  void shuffle(Range&& range) {
+    random_.shuffle(range);
+  }
 
  private:
-  std::mt19937_64 random_;
+  Random random_;
 };
 
 class Core {

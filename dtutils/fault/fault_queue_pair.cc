@@ -229,7 +229,7 @@ std::vector<FaultQueuePair::Piece> FaultQueuePair::cut(const WorkRequest& reques
   }
   if (pieces.size() > 1) {
     std::swap(pieces.front(), pieces.back());
-    std::shuffle(pieces.begin() + 1, pieces.end(), dice_.source());
+    dice_.shuffle(std::span(pieces).subspan(1));
     core_->count(Fault::kTornWrite);
   }
   return pieces;

@@ -11,11 +11,11 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <random>
 #include <vector>
 
 #include "dtutils/memory.h"
 #include "dtutils/queue_pair.h"
+#include "dtutils/random.h"
 #include "dtutils/sim/sim_fabric.h"
 
 namespace cariama::sim {
@@ -113,7 +113,7 @@ class Fabric {
   // Delivers a packet to its target at `time`, without using ports.
   void deliver_at(SimTime time, std::unique_ptr<Packet> packet);
   [[nodiscard]] SimTime jitter();
-  [[nodiscard]] uint64_t random_below(uint64_t bound) { return random_() % bound; }
+  [[nodiscard]] uint64_t random_below(uint64_t bound) { return random_.next() % bound; }
   void set_timer(SimTime time, TimerKind kind, uint32_t queue_pair, uint64_t argument);
 
   // --- registered memory ---
@@ -187,7 +187,7 @@ class Fabric {
   uint64_t sequence_ = 0;
   uint64_t trace_hash_ = 0;
   uint32_t islands_ = 0;
-  std::mt19937_64 random_;
+  Random random_;
   std::vector<Event> events_;  // a heap; the next event is in front
   std::vector<std::unique_ptr<Endpoint>> endpoints_;
   std::vector<SimQueuePair*> queue_pairs_;

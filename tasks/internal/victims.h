@@ -111,16 +111,13 @@ class Victims {
   }
 
   [[nodiscard]] size_t levels() const { return levels_.size(); }
-  // Stores all ranks of a level to `ranks`, in random order: each order has the same probability
-  // (Fisher and Yates). Takes O(size of the level) time.
+  // Stores all ranks of a level to `ranks`, in random order. Takes O(size of the level) time.
   void shuffle(size_t level, std::vector<int>& ranks) {
     ranks.clear();
     for (const Run& run : levels_[level].runs) {
       for (int rank = run.begin; rank < run.end; ++rank) ranks.push_back(rank);
     }
-    for (auto left = static_cast<uint32_t>(ranks.size()); left > 1; --left) {
-      std::swap(ranks[left - 1], ranks[random_.below(left)]);
-    }
+    random_.shuffle(ranks);
   }
 
   // Returns the distance of the victim that next() returned last.

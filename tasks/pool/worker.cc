@@ -91,8 +91,7 @@ PoolWorker::PoolWorker(const PoolOptions& options, std::byte* memory, RemoteAcce
       level_of_(static_cast<size_t>(access.size()), kVictimLevels - 1) {
   for (size_t level = 0; level < options.victims.size(); ++level) {
     for (const Rank peer : options.victims[level]) {
-      level_of_[peer] =
-          static_cast<uint8_t>(std::min(level, kVictimLevels - 1));
+      level_of_[peer] = static_cast<uint8_t>(std::min(level, kVictimLevels - 1));
     }
   }
   area_.request.store(kBlocked, std::memory_order_relaxed);
