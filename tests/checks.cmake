@@ -37,6 +37,7 @@ endfunction()
 
 if(NOT CARIAMA_SANITIZE AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")  # once in all builds
   cariama_check(package 300 2 "${checks}/package" "${PROJECT_BINARY_DIR}" "${PROJECT_BINARY_DIR}/package")
+  set_tests_properties("${CARIAMA_TEST_PREFIX}package" PROPERTIES COST 1000)  # long: ctest starts it first
   cariama_check(elf 60 1 "${checks}/elf" "${PROJECT_BINARY_DIR}")
   if(TARGET contract_test)
     cariama_check(contract_counts 60 1 "${checks}/contract_counts" "$<TARGET_FILE:contract_test>")
