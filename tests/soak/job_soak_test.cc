@@ -165,7 +165,7 @@ class Member {
     board_.pids[fabric_.rank()] = getpid();
     if (absl::Status all = all_.barrier(soon()); !all.ok()) return all;
     ++board_.ready;
-    const auto end = steady_clock::now() + duration;
+    const auto begin = steady_clock::now();
     std::optional<Resources> before;
     for (int round = 0;; ++round) {
       if (absl::Status sent = send_messages(); !sent.ok()) return sent;
@@ -174,8 +174,11 @@ class Member {
       if (pool != nullptr) {
         EXPECT_EQ(must(pool->run<fib>(16)), 987);
       }
-      if (round == 3) before = measure();  // connections, chunks and caches have grown by then
-      bool go_on = steady_clock::now() < end;
+      // By then connections, chunks and caches have grown.
+      if (round > 20 && !before.has_value() && steady_clock::now() > begin + duration / 2) {
+        before = measure();
+      }
+      bool go_on = steady_clock::now() < begin + duration;
       if (absl::Status all = all_.broadcast(go_on, 0, soon()); !all.ok()) return all;
       if (fabric_.rank() == 0) ++board_.rounds;
       if (!go_on) break;
@@ -256,9 +259,11 @@ class Member {
   }
 
   void expect_flat(const Resources& before, const Resources& after) {
-    EXPECT_LE(after.resident, before.resident + before.resident / 4 + (uint64_t{16} << 20));
-    EXPECT_EQ(after.descriptors, before.descriptors);
-    EXPECT_LE(after.mappings, before.mappings + 16);
+    // A new peak of buffers in flight adds a region of memory, which has descriptors. The bounds are
+    // a few regions, fewer than the rounds between the two measurements.
+    EXPECT_LE(after.resident, before.resident + (uint64_t{16} << 20));
+    EXPECT_LE(after.descriptors, before.descriptors + 8);
+    EXPECT_LE(after.mappings, before.mappings + 24);
   }
 
   Fabric& fabric_;
