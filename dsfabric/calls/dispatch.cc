@@ -105,19 +105,21 @@ absl::Status Dispatch::take_worker(uint32_t index, CallConsumer consumer, Thread
 }
 
 size_t Dispatch::process_calls(uint32_t index, size_t most) {
-  const size_t count = consume(index, most);
+  const size_t count = consume(index, most, /*marks=*/false);
   // A helper thread that found the inbox in use may have gone to sleep since, with calls left.
-  if (!workers_.at(index).runs_own_calls()) workers_.ring_helpers();
+  Worker& worker = workers_.at(index);
+  if (!worker.runs_own_calls() && worker.skipped.take()) workers_.ring_helpers();
   return count;
 }
 
-size_t Dispatch::consume(uint32_t index, size_t most) {
+size_t Dispatch::consume(uint32_t index, size_t most, bool marks) {
   Worker& worker = workers_.at(index);
   Inbox& inbox = worker.inbox;
   CallSource* const source = worker.source.load(std::memory_order_acquire);
   // Another consumer may hold the inbox; it may also be this thread, in an outer frame. A call that
   // polls for calls must not run later calls before it has ended itself.
-  if ((inbox.empty() && source == nullptr) || !inbox.try_consume()) return 0;
+  if (inbox.empty() && source == nullptr) return 0;
+  if (!(marks ? worker.try_consume_or_mark() : inbox.try_consume())) return 0;
   size_t count = 0;
   {
     const ConsumingScope consuming({&workers_, index});
@@ -155,7 +157,7 @@ void Dispatch::help(CallConsumer role) {
           size_t count = 0;
           for (uint32_t i = 0; i < workers_.count(); ++i) {
             if (workers_.at(i).consumer.load(std::memory_order_acquire) == role) {
-              count += consume(i, SIZE_MAX);
+              count += consume(i, SIZE_MAX, /*marks=*/true);
             }
           }
           return count != 0 || job_.lifecycle().is_stopping();

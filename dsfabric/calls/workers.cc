@@ -130,8 +130,8 @@ uint32_t Workers::arm_calls(uint32_t index) {
   if (source == nullptr) return ticket;
   Machine::fence_ringers();
   // If another thread is running the worker's calls, its senders stay disarmed: see
-  // recheck_calls().
-  if (worker.inbox.try_consume()) {
+  // recheck_calls() and Worker::skipped.
+  if (worker.try_consume_or_mark()) {
     source->remote_sleepers().arm();
     worker.inbox.done();
   }
@@ -142,7 +142,7 @@ bool Workers::recheck_calls(uint32_t index, bool if_in_use) {
   Worker& worker = at(index);
   CallSource* const source = worker.source.load(std::memory_order_acquire);
   if (source == nullptr) return false;
-  if (!worker.inbox.try_consume()) return if_in_use;
+  if (!worker.try_consume_or_mark()) return if_in_use;
   const bool in_flight = source->remote_sleepers().recheck();
   worker.inbox.done();
   return in_flight;

@@ -36,7 +36,18 @@ struct Worker {
     return consumer.load(std::memory_order_relaxed) == CallConsumer::kThread;
   }
 
+  // As inbox.try_consume(), for a thread that sleeps if another thread is the consumer. A consumer
+  // that is not a helper thread takes `skipped` after inbox.done().
+  [[nodiscard]] bool try_consume_or_mark() {
+    if (inbox.try_consume()) return true;
+    static_cast<void>(skipped.arm());
+    return inbox.try_consume();  // the other thread may have ended before `skipped` was armed
+  }
+
   Inbox inbox;
+  // Armed by a thread that found another consumer. No thread sleeps on it: the worker's thread takes
+  // it after it has polled for calls, and rings for the helper threads.
+  Doorbell skipped;
   // Rung for the worker's thread while it waits and cannot run its calls.
   Doorbell waits;
   std::atomic<CallConsumer> consumer{CallConsumer::kThread};

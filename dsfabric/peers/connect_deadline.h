@@ -12,8 +12,8 @@ namespace cariama::internal {
 
 // While an object of this class lives, a connection attempt of its thread fails with
 // DEADLINE_EXCEEDED if the peer has not accepted the attempt by `deadline`. An attempt that the
-// peer has accepted continues, because two processes cannot begin again after one of them has
-// created its queue pairs. Use a scope for the start of an operation, never for a wait, which may
+// peer has accepted continues, because beginning again would cost both processes new queue pairs.
+// Use a scope for the start of an operation, never for a wait, which may
 // run calls.
 class ScopedConnectDeadline {
  public:

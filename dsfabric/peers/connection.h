@@ -187,6 +187,14 @@ class Connection {
   // error, and the peer cannot access this process's memory through the connection any more.
   void cut() { queue_->queue_pair().fail(); }
 
+  // Cuts a connection that was never used, and that the peer no longer uses. Its failure says
+  // nothing about the peer.
+  void abandon() {
+    abandoned_.store(true, std::memory_order_release);
+    cut();
+  }
+  [[nodiscard]] bool is_abandoned() const { return abandoned_.load(std::memory_order_acquire); }
+
   [[nodiscard]] absl::Status status() const { return queue_->status(); }
   [[nodiscard]] TransmitQueue& queue() { return *queue_; }
   [[nodiscard]] uint32_t rank() const { return rank_; }
@@ -218,6 +226,7 @@ class Connection {
   std::shared_ptr<CompletionQueue> send_completions_;
   std::unique_ptr<TransmitQueue> queue_;
   std::atomic<bool> awaited_{false};
+  std::atomic<bool> abandoned_{false};
 
   // Receiving. The thread that finishes a unit posts it again.
   uint32_t unit_bytes_ = 0;

@@ -18,17 +18,31 @@
 namespace cariama::internal {
 namespace {
 
-// The first byte of a request to the broker.
+// The first byte of a request to the broker. The number of the attempt follows.
 constexpr char kOffer = 'O';
 constexpr char kReady = 'R';
+constexpr char kQuestion = 'Q';  // whether the attempt still counts
+constexpr size_t kRequestHeader = 1 + sizeof(uint64_t);
+// The answers to a question.
+constexpr std::string_view kCounts = "counts";
+constexpr std::string_view kEnded = "ended";
+
+std::string request_of(char kind, uint64_t attempt) {
+  std::string bytes(1, kind);
+  save_value(bytes, attempt);
+  return bytes;
+}
 
 // How long a process whose offer was refused waits for the peer's offer before it repeats its own.
-// Doubles with each refusal. An offer creates queue pairs.
+// Doubles with each refusal. An offer creates queue pairs. A process that has answered asks after
+// the same times whether the attempt still counts.
 constexpr std::chrono::milliseconds kFirstRefusalPause{20};
 constexpr std::chrono::milliseconds kLongestRefusalPause{1000};
 
-std::string offer_of(const std::vector<std::unique_ptr<Connection>>& connections) {
-  std::string bytes(1, kOffer);
+// An offer, or the answer to the offer with this number.
+std::string offer_of(uint64_t attempt,
+                     const std::vector<std::unique_ptr<Connection>>& connections) {
+  std::string bytes = request_of(kOffer, attempt);
   save_value(bytes, static_cast<uint32_t>(connections.size()));
   for (const auto& connection : connections) {
     const ConnectionOffer offer = connection->offer();
@@ -89,7 +103,10 @@ void PeerTable::stop_answering() {
 
 void PeerTable::disconnect() {
   broker_.reset();
-  for (auto& peer : peers_) peer->connections.clear();
+  for (auto& peer : peers_) {
+    peer->connections.clear();
+    peer->abandoned.clear();
+  }
 }
 
 absl::Status PeerTable::status(uint32_t rank) const {
@@ -119,8 +136,10 @@ absl::StatusOr<PeerTable::Connections> PeerTable::make_connections(uint32_t rank
 absl::Status PeerTable::connect_queue_pairs(Connections& connections, std::string_view offer,
                                             const std::string& label) {
   try {
-    if (offer.empty() || offer[0] != kOffer) throw MalformedArguments("it is not an offer");
-    auto in = std::as_bytes(std::span(offer)).subspan(1);
+    if (offer.size() < kRequestHeader || offer[0] != kOffer) {
+      throw MalformedArguments("it is not an offer");
+    }
+    auto in = std::as_bytes(std::span(offer)).subspan(kRequestHeader);
     if (load_value<uint32_t>(in) != connections.size()) {
       throw MalformedArguments("its number of queue pairs differs");
     }
@@ -144,7 +163,16 @@ absl::Status PeerTable::connect_queue_pairs(Connections& connections, std::strin
   return absl::OkStatus();
 }
 
+void PeerTable::abandon_attempt(Peer& peer) {
+  for (auto& connection : peer.connections) {
+    connection->abandon();
+    peer.abandoned.push_back(std::move(connection));
+  }
+  peer.connections.clear();
+}
+
 void PeerTable::adopt(Peer& peer, Connections connections) {
+  abandon_attempt(peer);  // an attempt of the peer that this process has answered, if any
   peer.connections = std::move(connections);
   for (const auto& connection : peer.connections) ports_.add(*connection);
 }
@@ -164,12 +192,13 @@ absl::StatusOr<Connection*> PeerTable::connect(uint32_t rank, uint32_t index) {
   return peer.connections[job_.queue_pair_of(index)].get();
 }
 
-absl::Status PeerTable::wait_connected(Peer& peer, Deadline deadline) {
+absl::Status PeerTable::wait_connected(Peer& peer, Deadline deadline, Deadline pause) {
   DoorbellSleeper sleeper(peer.changed);
   const Lifecycle& lifecycle = job_.lifecycle();
+  deadline = ScopedConnectDeadline::earlier_of(deadline);
   if (!wait_until([&] { return !is_connecting(peer.state()) || lifecycle.is_closed(); },
-                  ScopedConnectDeadline::earlier_of(deadline), &sleeper)) {
-    return too_late(peer);
+                  std::min(deadline, pause), &sleeper)) {
+    return pause < deadline ? absl::OkStatus() : too_late(peer);
   }
   return is_connecting(peer.state()) ? lifecycle.closed_error() : status(peer.rank);
 }
@@ -178,6 +207,21 @@ absl::Status PeerTable::too_late(const Peer& peer) const {
   return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
                     job_.label(peer.rank) + " did not finish connecting in time");
 }
+
+// The scope of an own offer, until it has connected the peer or has ended.
+class PeerTable::OfferScope {
+ public:
+  explicit OfferScope(Peer& peer) : peer_(peer) {}
+  ~OfferScope() {
+    const std::lock_guard lock(peer_.mutex);
+    peer_.offering = false;
+  }
+  OfferScope(const OfferScope&) = delete;
+  OfferScope& operator=(const OfferScope&) = delete;
+
+ private:
+  Peer& peer_;
+};
 
 absl::Status PeerTable::connect(Peer& peer) {
   const Deadline deadline = deadline_after(job_.options().timeout);
@@ -188,9 +232,11 @@ absl::Status PeerTable::connect(Peer& peer) {
       const std::lock_guard lock(peer.mutex);
       action = peer.apply(PeerEvent::kConnect);
       if (action == PeerAction::kReportFailure) return peer.failure;
+      if (action == PeerAction::kOffer) peer.offering = true;
     }
     if (action == PeerAction::kNone) return absl::OkStatus();
     if (action == PeerAction::kOffer) {
+      const OfferScope scope(peer);
       const absl::StatusOr<bool> connected = offer(peer, deadline);
       if (!connected.ok()) return connected.status();
       if (*connected) return absl::OkStatus();
@@ -200,10 +246,31 @@ absl::Status PeerTable::connect(Peer& peer) {
       if (std::chrono::steady_clock::now() >= ScopedConnectDeadline::earlier_of(deadline)) {
         return too_late(peer);
       }
-    } else if (absl::Status waited = wait_connected(peer, deadline); !waited.ok()) {
-      return waited;
+    } else {
+      absl::Status waited = wait_connected(peer, deadline, deadline_after(pause));
+      if (!waited.ok()) return waited;
+      if (peer.state() != PeerState::kAnswered) continue;
+      ask_for_attempt(peer, deadline);
+      pause = std::min(2 * pause, kLongestRefusalPause);
     }
   }
+}
+
+void PeerTable::ask_for_attempt(Peer& peer, Deadline deadline) {
+  uint64_t attempt = 0;
+  {
+    const std::lock_guard lock(peer.mutex);
+    attempt = peer.answered;
+  }
+  // A peer that cannot be reached is asked again, until the deadline of connect().
+  auto answer = broker_->request(static_cast<int>(peer.rank), request_of(kQuestion, attempt),
+                                 ScopedConnectDeadline::earlier_of(deadline));
+  if (!answer.ok() || *answer != kEnded) return;
+  const std::lock_guard lock(peer.mutex);
+  // An own offer that is in flight decides what follows.
+  if (peer.state() != PeerState::kAnswered || peer.answered != attempt || peer.offering) return;
+  abandon_attempt(peer);
+  static_cast<void>(peer.apply(PeerEvent::kAttemptEnded));
 }
 
 // The peer has refused the own offer, since it makes one itself. Usually that offer comes at once.
@@ -231,7 +298,8 @@ absl::StatusOr<bool> PeerTable::offer(Peer& peer, Deadline deadline) {
   std::optional<ScopedConnectDeadline> whole_lease;
   if (lease.count() != 0) whole_lease.emplace(ScopedConnectDeadline::Lift());
   const auto give_up = [&](absl::Status why) {
-    if (lease.count() != 0 && absl::IsDeadlineExceeded(why) && end_of_lease <= deadline) {
+    if (lease.count() != 0 && absl::IsDeadlineExceeded(why) && end_of_lease <= deadline &&
+        std::chrono::steady_clock::now() >= end_of_lease) {
       why = lease_ended(job_.label(peer.rank), lease);
     }
     if (absl::IsUnavailable(why)) {
@@ -245,7 +313,12 @@ absl::StatusOr<bool> PeerTable::offer(Peer& peer, Deadline deadline) {
   const TraceScope trace("dsfabric", "connect", "rank", peer.rank);
   auto connections = make_connections(peer.rank);
   if (!connections.ok()) return give_up(connections.status());
-  auto answer = broker_->request(static_cast<int>(peer.rank), offer_of(*connections),
+  uint64_t attempt = 0;
+  {
+    const std::lock_guard lock(peer.mutex);
+    attempt = ++peer.attempt;
+  }
+  auto answer = broker_->request(static_cast<int>(peer.rank), offer_of(attempt, *connections),
                                  std::min(deadline, end_of_lease));
   if (!answer.ok()) return give_up(answer.status());
   // Refused: the peer has offered, too, and its offer counts.
@@ -269,14 +342,19 @@ absl::StatusOr<bool> PeerTable::offer(Peer& peer, Deadline deadline) {
     if (!confirmed.ok()) return confirmed;
     return true;
   }
-  // The peer has created queue pairs that wait for the queue pairs of this attempt, so the attempt
-  // cannot be repeated.
+  // The peer was stopped after it had answered. It abandons the attempt at the next offer.
+  if (absl::IsDeadlineExceeded(accepted)) return give_up(accepted);
   fail(peer.rank, accepted);
   return accepted;
 }
 
 absl::Status PeerTable::confirm(Peer& peer, Deadline deadline) {
-  auto ready = broker_->request(static_cast<int>(peer.rank), std::string(1, kReady), deadline);
+  uint64_t attempt = 0;
+  {
+    const std::lock_guard lock(peer.mutex);
+    attempt = peer.attempt;
+  }
+  auto ready = broker_->request(static_cast<int>(peer.rank), request_of(kReady, attempt), deadline);
   if (!ready.ok()) {
     // The peer has queue pairs that are connected to those of this attempt, so the attempt cannot
     // be repeated.
@@ -296,20 +374,35 @@ absl::Status PeerTable::confirm(Peer& peer, Deadline deadline) {
 
 absl::StatusOr<std::string> PeerTable::answer_request(int from, std::string_view request) {
   const auto rank = static_cast<uint32_t>(from);
-  if (from < 0 || rank >= job_.size() || rank == job_.rank() || request.empty()) {
+  if (from < 0 || rank >= job_.size() || rank == job_.rank() || request.size() < kRequestHeader) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
                       "a malformed request to connect");
   }
   Peer& peer = *peers_[rank];
-  if (request[0] != kReady) return answer_offer(peer, request);
-  if (absl::Status received = receive_ready(peer); !received.ok()) return received;
+  if (request[0] != kReady && request[0] != kQuestion) return answer_offer(peer, request);
+  auto in = std::as_bytes(std::span(request)).subspan(1);
+  const auto attempt = load_value<uint64_t>(in);
+  if (request[0] == kQuestion) return answer_question(peer, attempt);
+  if (absl::Status received = receive_ready(peer, attempt); !received.ok()) return received;
   return std::string(1, kReady);
 }
 
-absl::Status PeerTable::receive_ready(Peer& peer) {
+// Returns that the attempt counts unless it is certain that no thread of this process continues it.
+absl::StatusOr<std::string> PeerTable::answer_question(Peer& peer, uint64_t attempt) {
+  const std::lock_guard lock(peer.mutex);
+  const PeerState state = peer.state();
+  if (state == PeerState::kFailed) return peer.failure;
+  const bool continued =
+      peer.offering || (state != PeerState::kUnconnected && state != PeerState::kAnswered);
+  const bool ended = attempt != peer.attempt || !continued;
+  return std::string(ended ? kEnded : kCounts);
+}
+
+absl::Status PeerTable::receive_ready(Peer& peer, uint64_t attempt) {
   {
     const std::lock_guard lock(peer.mutex);
-    const PeerAction action = peer.apply(PeerEvent::kReady);
+    const bool counts = peer.state() != PeerState::kAnswered || attempt == peer.answered;
+    const PeerAction action = counts ? peer.apply(PeerEvent::kReady) : PeerAction::kReject;
     if (action == PeerAction::kReportFailure) return peer.failure;
     if (action == PeerAction::kReject) {
       return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
@@ -321,18 +414,26 @@ absl::Status PeerTable::receive_ready(Peer& peer) {
 }
 
 absl::StatusOr<std::string> PeerTable::answer_offer(Peer& peer, std::string_view offer) {
+  auto in = std::as_bytes(std::span(offer)).subspan(1);
+  const auto attempt = load_value<uint64_t>(in);
   const std::lock_guard lock(peer.mutex);
-  const PeerAction action = peer.apply(peer.rank < job_.rank() ? PeerEvent::kOfferFromLower
-                                                               : PeerEvent::kOfferFromHigher);
+  PeerEvent event =
+      peer.rank < job_.rank() ? PeerEvent::kOfferFromLower : PeerEvent::kOfferFromHigher;
+  if (peer.state() == PeerState::kAnswered && attempt > peer.answered) {
+    event = PeerEvent::kNewerOffer;
+  }
+  const PeerAction action = peer.apply(event);
   if (action == PeerAction::kReportFailure) return peer.failure;
-  if (action == PeerAction::kRefuseOffer) return std::string();
+  // A number that is not new: a newer offer has overtaken this one.
+  if (action == PeerAction::kRefuseOffer || attempt <= peer.answered) return std::string();
   const TraceScope trace("dsfabric", "accept connection", "rank", peer.rank);
   auto connections = make_connections(peer.rank);
   if (!connections.ok()) return connections.status();
   absl::Status accepted = connect_queue_pairs(*connections, offer, job_.label(peer.rank));
   if (!accepted.ok()) return accepted;
-  std::string answer = offer_of(*connections);
+  std::string answer = offer_of(attempt, *connections);
   adopt(peer, *std::move(connections));
+  peer.answered = attempt;
   static_cast<void>(peer.apply(PeerEvent::kOfferAccepted));
   return answer;
 }

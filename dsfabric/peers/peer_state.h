@@ -9,6 +9,13 @@
 // offer of the lower rank may fail before it arrives. So a process whose offer was refused waits
 // for the peer's offer for a short time, and then repeats its own.
 //
+// Attempts. An offer may end at its deadline while the peer is stopped. The peer then answers the
+// offer when it continues, and no thread waits for that answer. So each process numbers its offers,
+// and "ready" names the number of its offer. A process that has answered an attempt, and gets a
+// newer offer of the peer or the peer's answer to its own offer, abandons the answered attempt: the
+// peer has ended it. A process that has answered, and needs the connection itself, asks the peer
+// from time to time whether the attempt still counts.
+//
 //   state        event             next state   action
 //   Unconnected  Connect           Offering     Offer
 //   Unconnected  OfferFromLower    Unconnected  ConnectQueuePairs
@@ -26,9 +33,14 @@
 //   Confirming   OfferFromHigher   Confirming   RefuseOffer
 //   Confirming   Confirmed         Connected    SendDeathNotices
 //   Answered     Connect           Answered     Wait
+//   Answered     Answer            Answered     ConnectQueuePairs
+//   Answered     AnswerAccepted    Confirming   Confirm
 //   Answered     OfferFailed       Answered     -
 //   Answered     OfferFromLower    Answered     RefuseOffer
 //   Answered     OfferFromHigher   Answered     RefuseOffer
+//   Answered     NewerOffer        Answered     ConnectQueuePairs
+//   Answered     OfferAccepted     Answered     -
+//   Answered     AttemptEnded      Unconnected  -
 //   Answered     Ready             Connected    SendDeathNotices
 //   Connected    Connect           Connected    -
 //   Connected    OfferFailed       Connected    -
@@ -43,8 +55,8 @@
 // OfferFailed in Answered or Connected: the offer of this process failed, or was refused, after
 // this process had answered the peer's offer. The peer's offer then counts.
 //
-// OfferFailed while the peer's answer is in flight: the peer stays in Answered, and refuses later
-// offers. An offer that ends at its deadline can lead to this if the peer was stopped.
+// Answer in Answered: the peer was not offering when it answered. So the offer of the peer that
+// this process has answered had ended.
 #ifndef CARIAMA_DSFABRIC_PEERS_PEER_STATE_H_
 #define CARIAMA_DSFABRIC_PEERS_PEER_STATE_H_
 
@@ -69,6 +81,8 @@ enum class PeerEvent : uint8_t {
   kConfirmed,        // the peer has received the confirmation
   kOfferFromLower,   // a peer of a lower rank offers
   kOfferFromHigher,  // a peer of a higher rank offers
+  kNewerOffer,       // the peer offers again; its attempt that this process has answered has ended
+  kAttemptEnded,     // the peer says that its attempt that this process has answered has ended
   kOfferAccepted,    // the own queue pairs are connected to those of the peer's offer
   kReady,            // the peer has confirmed
   kFailure,          // the peer has died, or cannot be reached any more
@@ -116,10 +130,10 @@ struct PeerStep {
       if (state == S::kAnswered || state == S::kConnected) return {state, kNone};
       break;
     case kAnswer:
-      if (state == S::kOffering) return {state, kConnectQueuePairs};
+      if (state == S::kOffering || state == S::kAnswered) return {state, kConnectQueuePairs};
       break;
     case kAnswerAccepted:
-      if (state == S::kOffering) return {S::kConfirming, kConfirm};
+      if (state == S::kOffering || state == S::kAnswered) return {S::kConfirming, kConfirm};
       break;
     case kConfirmed:
       if (state == S::kConfirming) return {S::kConnected, kSendDeathNotices};
@@ -129,8 +143,16 @@ struct PeerStep {
     case kOfferFromLower:
       if (state == S::kUnconnected || state == S::kOffering) return {state, kConnectQueuePairs};
       return {state, kRefuseOffer};
+    case kNewerOffer:
+      if (state == S::kAnswered) return {state, kConnectQueuePairs};
+      break;
+    case kAttemptEnded:
+      if (state == S::kAnswered) return {S::kUnconnected, kNone};
+      break;
     case kOfferAccepted:
-      if (state == S::kUnconnected || state == S::kOffering) return {S::kAnswered, kNone};
+      if (state == S::kUnconnected || state == S::kOffering || state == S::kAnswered) {
+        return {S::kAnswered, kNone};
+      }
       break;
     case kReady:
       if (state == S::kAnswered) return {S::kConnected, kSendDeathNotices};

@@ -107,9 +107,18 @@ class PeerTable {
     Doorbell changed;          // rung when the state changes
     absl::Status failure;      // guarded by mutex; set once, in the transition to kFailed
     std::string reported_end;  // guarded by mutex; the store's report, completes "LABEL ..."
-    Connections connections;   // set once, in the transition to kConfirming or kAnswered
+    // Set in the transition to kConfirming or kAnswered. Constant in kConnected.
+    Connections connections;
+    // Connections of abandoned attempts. The ports and their completions refer to them until the
+    // ports have stopped.
+    Connections abandoned;
+    uint64_t attempt = 0;   // guarded by mutex; number of the latest own offer
+    bool offering = false;  // guarded by mutex; a thread makes an offer, or continues it
+    uint64_t answered = 0;  // guarded by mutex; number of the peer's offer that was answered last
     std::atomic<PeerState> current{PeerState::kUnconnected};  // changed by apply()
   };
+
+  class OfferScope;
 
   // Connecting.
   [[nodiscard]] absl::StatusOr<Connection*> connect(uint32_t rank, uint32_t index);
@@ -118,16 +127,23 @@ class PeerTable {
   [[nodiscard]] absl::StatusOr<bool> offer(Peer& peer, Deadline deadline);
   [[nodiscard]] absl::Status await_peers_offer(Peer& peer, Deadline deadline);
   [[nodiscard]] absl::Status confirm(Peer& peer, Deadline deadline);
-  [[nodiscard]] absl::Status wait_connected(Peer& peer, Deadline deadline);
+  // Waits until the state leaves the connecting states, at most until `pause` ends. Error: the
+  // deadline, the failure of the peer, the end of the fabric.
+  [[nodiscard]] absl::Status wait_connected(Peer& peer, Deadline deadline, Deadline pause);
+  // Asks the peer whether its attempt that this process has answered still counts, and abandons the
+  // attempt if not. Blocks until the peer answers.
+  void ask_for_attempt(Peer& peer, Deadline deadline);
   [[nodiscard]] absl::Status too_late(const Peer& peer) const;
   [[nodiscard]] absl::StatusOr<std::string> answer_request(int rank, std::string_view request);
   [[nodiscard]] absl::StatusOr<std::string> answer_offer(Peer& peer, std::string_view offer);
-  [[nodiscard]] absl::Status receive_ready(Peer& peer);
+  [[nodiscard]] absl::Status receive_ready(Peer& peer, uint64_t attempt);
+  [[nodiscard]] absl::StatusOr<std::string> answer_question(Peer& peer, uint64_t attempt);
   [[nodiscard]] absl::StatusOr<Connections> make_connections(uint32_t rank);
   [[nodiscard]] absl::Status connect_queue_pairs(Connections& connections, std::string_view offer,
                                                  const std::string& label);
   // Requires: the caller holds peer.mutex.
   void adopt(Peer& peer, Connections connections);
+  void abandon_attempt(Peer& peer);
 
   // Failing.
   [[noreturn]] void exit_because_of(const Peer& peer);

@@ -275,6 +275,7 @@ void Ports::service(Port& port, Deadline now) {
     connections = port.connections;
   }
   for (Connection* connection : connections) {
+    if (connection->is_abandoned()) continue;
     const bool failed = listener_.is_failed(connection->rank());
     if (deferred) {
       deferred_.release(failed ? connection->drop_deferred() : connection->send_deferred());
@@ -325,6 +326,7 @@ std::optional<size_t> Ports::poll(Port& port) {
     auto* const unit = reinterpret_cast<ArrivedMessage*>(completion.id);
     Connection& connection = *unit->connection;
     if (completion.status != CompletionStatus::kSuccess) [[unlikely]] {
+      if (connection.is_abandoned()) continue;
       connection.queue().progress();
       const absl::Status known = connection.status();
       listener_.connection_failed(
@@ -411,6 +413,7 @@ void Ports::add_to(FabricStatistics& sum) const {
   for (const auto& port : ports_) {
     const std::lock_guard lock(port->mutex);
     for (const Connection* connection : port->connections) {
+      if (connection->is_abandoned()) continue;
       ++sum.connections;
       sum.writes += connection->writes();
     }

@@ -1,5 +1,10 @@
 // Offers that fail or are refused, and the end of a fabric while its threads connect.
+#include <signal.h>
+#include <unistd.h>
+
 #include <atomic>
+#include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -13,6 +18,9 @@
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/local_job.h"
 #include "tests/dsfabric/testing/local_store.h"
+#include "tests/dsfabric/testing/process_job.h"
+#include "tests/dtutils/testing/process_state.h"
+#include "tests/dtutils/testing/process_test.h"
 
 namespace cariama::testing {
 namespace {
@@ -132,6 +140,128 @@ TEST(ConnectTest, ARefusedOfferIsRepeatedIfThePeersOfferFails) {
   std::thread other([&] { run(1); });
   run(0);
   other.join();
+}
+
+// Runs a job of two processes in one address space. The peer of `offers` answers the first offer of
+// `offers`, whose deadline ends before the answer arrives. Then `connects` calls the other process.
+void lose_the_first_answer(uint32_t offers, uint32_t connects) {
+  auto store = make_local_store(2);
+  std::atomic<bool> lost{false};
+  std::atomic<bool> called{false};
+  const auto run = [&](uint32_t rank) {
+    FabricOptions options;
+    options.threads = 1;
+    options.timeout = std::chrono::seconds(10);
+    bool first = rank == offers;
+    auto fabric = must(internal::create_fabric(
+        options, make_local_bootstrap(store, rank),
+        [&](Bootstrap&, auto handler) -> absl::StatusOr<std::unique_ptr<internal::Broker>> {
+          return std::make_unique<FilteredBroker>(
+              make_local_broker(store, rank, std::move(handler)),
+              [&](internal::Broker& broker, int to, std::string_view request, Deadline deadline) {
+                auto answer = broker.request(to, request, deadline);
+                if (!std::exchange(first, false)) return answer;
+                EXPECT_TRUE(answer.ok() && !answer->empty()) << "the offer was not accepted";
+                return absl::StatusOr<std::string>(absl::DeadlineExceededError("late"));
+              });
+        }));
+    if (rank == offers) {
+      const absl::Status late = service_call(*fabric, 1 - rank, [] {});
+      EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+      lost = true;
+    }
+    EXPECT_TRUE(wait_until([&] { return lost.load(); }, soon()));
+    if (rank == connects) {
+      const absl::Status connected = service_call(*fabric, 1 - rank, [] {});
+      EXPECT_TRUE(connected.ok()) << connected;
+      called = true;
+    }
+    EXPECT_TRUE(wait_until([&] { return called.load(); }, soon()));
+    EXPECT_EQ(fabric->peer_status(1 - rank), absl::OkStatus());
+    must(fabric->finalize(soon()));
+  };
+  std::thread other([&] { run(1); });
+  run(0);
+  other.join();
+}
+
+TEST(ConnectTest, ANewerOfferReplacesOneWhoseAnswerCameTooLate) {
+  for (const uint32_t rank : {0u, 1u}) lose_the_first_answer(rank, rank);
+}
+
+TEST(ConnectTest, AProcessThatAnsweredAnEndedOfferConnectsItself) {
+  for (const uint32_t rank : {0u, 1u}) lose_the_first_answer(rank, 1 - rank);
+}
+
+// The point of the protocol at which rank 1 is stopped.
+enum class Stop : uint8_t { kBeforeItsAnswer, kAfterItsAnswer };
+
+// Rank 0 offers, and rank 1 accepts the offer and is stopped. The offer ends at a deadline. Rank 1
+// continues, and rank `connects` calls the other process.
+void stop_a_process_that_answers(Stop stop, uint32_t connects) {
+  const absl::Status status = try_test_processes(2, [&](Exchange& exchange) {
+    FabricOptions options;
+    options.timeout = std::chrono::seconds(5);
+    options.on_failure = FailurePolicy::kContinue;
+    const auto pid_of_1 = [&] { return std::stoi(must(exchange.get(1, "pid", soon()))); };
+    using MadeBroker = absl::StatusOr<std::unique_ptr<internal::Broker>>;
+    auto fabric = must(
+        fabric_of_group(exchange, options, [&](Bootstrap& job, const auto& handler) -> MadeBroker {
+          const bool stops = job.rank() == 1 && stop == Stop::kBeforeItsAnswer;
+          auto broker = make_group_broker(
+              job, [handler, first = stops](int from, std::string_view request) mutable {
+                auto answer = handler(from, request);
+                if (std::exchange(first, false)) raise(SIGSTOP);
+                return answer;
+              });
+          if (!broker.ok()) return broker;
+          return std::make_unique<FilteredBroker>(
+              *std::move(broker),
+              [pid_of_1, first = job.rank() == 0 && stop == Stop::kAfterItsAnswer](
+                  internal::Broker& to, int rank, std::string_view request,
+                  Deadline deadline) mutable {
+                auto answer = to.request(rank, request, deadline);
+                if (std::exchange(first, false)) {
+                  EXPECT_TRUE(stop_process(pid_of_1(), soon()));
+                }
+                return answer;
+              });
+        }));
+    auto place = must(fabric->init_thread(0));
+    if (fabric->rank() == 1) must(exchange.put("pid", std::to_string(getpid())));
+    if (fabric->rank() == 0) {
+      const pid_t peer = pid_of_1();
+      const absl::Status late = service_call(*fabric, 1, [] {});
+      EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+      must(exchange.put("ended", "1"));
+      EXPECT_EQ(kill(peer, SIGCONT), 0);
+    }
+    static_cast<void>(must(exchange.get(0, "ended", soon())));
+    if (fabric->rank() == connects) {
+      must(service_call(*fabric, 1 - connects, [] {}));
+      must(exchange.put("called", "1"));
+    }
+    static_cast<void>(must(exchange.get(static_cast<int>(connects), "called", soon())));
+    EXPECT_EQ(fabric->peer_status(1 - fabric->rank()), absl::OkStatus());
+    must(fabric->finalize(soon()));
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+TEST(ConnectTest, AProcessThatWasStoppedBeforeItsAnswerIsConnectedByANewOffer) {
+  stop_a_process_that_answers(Stop::kBeforeItsAnswer, 0);
+}
+
+TEST(ConnectTest, AProcessThatWasStoppedBeforeItsAnswerConnectsItself) {
+  stop_a_process_that_answers(Stop::kBeforeItsAnswer, 1);
+}
+
+TEST(ConnectTest, AProcessThatWasStoppedAfterItsAnswerIsConnectedByANewOffer) {
+  stop_a_process_that_answers(Stop::kAfterItsAnswer, 0);
+}
+
+TEST(ConnectTest, AProcessThatWasStoppedAfterItsAnswerConnectsItself) {
+  stop_a_process_that_answers(Stop::kAfterItsAnswer, 1);
 }
 
 }  // namespace

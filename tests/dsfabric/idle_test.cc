@@ -233,5 +233,30 @@ TEST(IdleTest, AHelperRunsTheCallsThatItsWorkerHasLeft) {
   });
 }
 
+// A worker whose calls a helper thread runs polls, and there is no call.
+TEST(IdleTest, AWorkerThatPollsWithoutCallsWakesNoHelper) {
+  constexpr int kPolls = 200;
+  FabricOptions options;
+  options.threads = 2;
+  options.helper_threads = 1;
+  options.heartbeat = std::chrono::hours(1);
+  run_process_job(1, options, [&](Fabric& fabric) {
+    std::thread worker([&] {
+      auto place = must(fabric.init_thread(1, CallConsumer::kHelpers));
+      uint64_t slept = 0;
+      for (int i = 0; i < kPolls; ++i) {
+        EXPECT_TRUE(wait_until([] { return others_sleep(); }, soon()));
+        const uint64_t before = sleeps();
+        fabric.process_calls();
+        EXPECT_TRUE(wait_until([] { return others_sleep(); }, soon()));
+        slept += sleeps() - before;
+      }
+      // A helper that wakes sleeps again: once for each poll. A thread of a sanitizer may sleep.
+      EXPECT_LT(slept, kPolls / 2);
+    });
+    worker.join();
+  });
+}
+
 }  // namespace
 }  // namespace cariama::testing

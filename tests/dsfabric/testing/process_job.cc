@@ -42,12 +42,15 @@ class GroupBootstrap final : public Bootstrap {
 
 }  // namespace
 
+absl::StatusOr<std::unique_ptr<internal::Broker>> make_group_broker(
+    Bootstrap& job, internal::Broker::Handler handler) {
+  return internal::make_socket_broker(job, std::move(handler), soon());
+}
+
 absl::StatusOr<std::unique_ptr<Fabric>> fabric_of_group(Exchange& exchange,
-                                                        const FabricOptions& options) {
-  return internal::create_fabric(
-      options, std::make_unique<GroupBootstrap>(exchange), [](Bootstrap& job, auto handler) {
-        return internal::make_socket_broker(job, std::move(handler), soon());
-      });
+                                                        const FabricOptions& options,
+                                                        const internal::BrokerMaker& broker_of) {
+  return internal::create_fabric(options, std::make_unique<GroupBootstrap>(exchange), broker_of);
 }
 
 absl::Status try_process_job(int count, const FabricOptions& options,

@@ -10,13 +10,18 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dsfabric/fabric.h"
+#include "dsfabric/peers/broker.h"
 #include "dtutils/process_group.h"
 
 namespace cariama::testing {
 
+// A socket broker.
+[[nodiscard]] absl::StatusOr<std::unique_ptr<internal::Broker>> make_group_broker(
+    Bootstrap& job, internal::Broker::Handler handler);
 // Returns the fabric of the calling process of a run_processes() group.
-[[nodiscard]] absl::StatusOr<std::unique_ptr<Fabric>> fabric_of_group(Exchange& exchange,
-                                                                      const FabricOptions& options);
+[[nodiscard]] absl::StatusOr<std::unique_ptr<Fabric>> fabric_of_group(
+    Exchange& exchange, const FabricOptions& options,
+    const internal::BrokerMaker& broker_of = make_group_broker);
 
 // Forks `count` processes, joins them to a job, and runs `body` in each, in worker thread 0. The
 // Status is that of run_processes(): failures in the processes appear in it.
