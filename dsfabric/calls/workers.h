@@ -45,8 +45,8 @@ struct Worker {
   }
 
   Inbox inbox;
-  // Armed by a thread that found another consumer. No thread sleeps on it: the worker's thread takes
-  // it after it has polled for calls, and rings for the helper threads.
+  // Armed by a thread that found another consumer. No thread sleeps on it: the worker's thread
+  // takes it after it has polled for calls, and rings for the helper threads.
   Doorbell skipped;
   // Rung for the worker's thread while it waits and cannot run its calls.
   Doorbell waits;

@@ -299,8 +299,8 @@ std::string judge(const Ended& job, const std::string& function) {
 // Returns the difference from one n to the next.
 int stride_of(const std::string& function) {
   if (getenv("NTH_FAILURE_ALL") != nullptr) return 1;
-  // Hundreds of paths, each of which counts once. A prime, so that the calls of a loop are not always
-  // met at the same place.
+  // Hundreds of paths, each of which counts once. A prime, so that the calls of a loop are not
+  // always met at the same place.
   if (function == "new") return 17;
   // Most of these calls repeat a few steps of the exchange, in the launcher over a hundred times.
   if (function == "send" || function == "recv" || function == "poll") return 3;

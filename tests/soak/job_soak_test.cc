@@ -1,7 +1,7 @@
-// Soak test of whole jobs: eight processes on the cores of one machine exchange calls of every form,
-// run tasks and search, while processes are stopped, continued and killed. Every message has a
-// sequence number and a checksum, and after each round each receiver compares what it got with what
-// the senders count. Memory and descriptors must not grow from round to round.
+// Soak test of whole jobs: eight processes on the cores of one machine exchange calls of every
+// form, run tasks and search, while processes are stopped, continued and killed. Every message has
+// a sequence number and a checksum, and after each round each receiver compares what it got with
+// what the senders count. Memory and descriptors must not grow from round to round.
 //
 // Runs jobs for CARIAMA_SOAK_SECONDS: one of each kind by default, five minutes as the soak test
 // (ctest -C soak -L soak). CARIAMA_SOAK_SEED repeats a run's random choices.
@@ -106,7 +106,7 @@ constexpr auto kTakeBuffer = [](void* data, uint64_t size) { take_buffer(data, s
 enum class Kind : uint8_t { kCalm, kStops, kDeath };
 struct Board {
   std::array<std::atomic<pid_t>, kProcesses> pids{};
-  std::atomic<uint32_t> ready{0};   // processes that take part in the rounds
+  std::atomic<uint32_t> ready{0};    // processes that take part in the rounds
   std::atomic<bool> ending{false};   // a process has left the rounds in order
   std::atomic<uint32_t> noticed{0};  // processes whose rounds ended by an error
   std::atomic<uint64_t> messages{0};
@@ -246,8 +246,7 @@ class Member {
   // Requires that no message is in flight.
   absl::Status compare_counts() {
     const Counts here = received;  // all_gather() may run messages of the next round
-    const absl::StatusOr<std::vector<std::optional<Counts>>> sent =
-        all_.all_gather(sent_, soon());
+    const absl::StatusOr<std::vector<std::optional<Counts>>> sent = all_.all_gather(sent_, soon());
     if (!sent.ok()) return sent.status();
     for (uint32_t from = 0; from < kProcesses; ++from) {
       for (size_t path = 0; path < kPaths; ++path) {
@@ -260,8 +259,8 @@ class Member {
   }
 
   void expect_flat(const Resources& before, const Resources& after) {
-    // A new peak of buffers in flight adds a region of memory, which has descriptors. The bounds are
-    // a few regions, fewer than the rounds between the two measurements.
+    // A new peak of buffers in flight adds a region of memory, which has descriptors. The bounds
+    // are a few regions, fewer than the rounds between the two measurements.
     EXPECT_LE(after.resident, before.resident + (uint64_t{16} << 20));
     EXPECT_LE(after.descriptors, before.descriptors + 8);
     EXPECT_LE(after.mappings, before.mappings + 24);
@@ -302,8 +301,8 @@ bool run_job(Kind kind, uint32_t victim, uint64_t seed, milliseconds duration, B
           Member member(*fabric, *self, kind, seed, board);
           ended = member.run(duration);
           if (kind == Kind::kDeath) {
-            // The victim is killed before the rounds end, so all others detect its death. Each stays
-            // until then: to the others, a process that leaves has failed, too.
+            // The victim is killed before the rounds end, so all others detect its death. Each
+            // stays until then: to the others, a process that leaves has failed, too.
             EXPECT_THAT(std::string(ended.message()),
                         ::testing::HasSubstr("rank " + std::to_string(victim)));
             ++board.noticed;

@@ -1,6 +1,6 @@
-// error: cariama: this function or argument of a task is not trivially copyable, for example because
-// it owns memory as std::string does, but it travels as bytes; capture and pass plain data (a neutral
-// element: a function that returns it)
+// error: cariama: this function or argument of a task is not trivially copyable, for example
+// because it owns memory as std::string does, but it travels as bytes; capture and pass plain data
+// (a neutral element: a function that returns it)
 #include <string>
 
 #include "tasks/parallel.h"
