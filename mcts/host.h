@@ -103,8 +103,10 @@ class CARIAMA_MCTS_EXPORT Host {
  public:
   // Creates the host and starts its workers. fabric: nullptr for a search in this process alone.
   // Otherwise the call is collective over the processes of the fabric, and requires that the fabric
-  // outlives the host and that no thread has called Fabric::init_thread. Errors: those of
-  // Fabric::init_thread, and kInvalidArgument for zero threads.
+  // outlives the host and that no thread has called Fabric::init_thread. (If threads had contexts
+  // that ended, a barrier is needed between create() in all processes and the first search: a call
+  // of the search that a thread runs without a host does nothing, and the search waits for it.)
+  // Errors: those of Fabric::init_thread, and kInvalidArgument for zero threads.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Host>> create(
       Fabric* fabric, const HostOptions& options = {});
   // Ends the workers and closes their channels; blocks until both are done. Requires: the calling

@@ -278,6 +278,10 @@ class Member {
 
 void search(Fabric& fabric, Board& board) {
   auto host = must(mcts::Host::create(&fabric));
+  // The thread of each process had a context before. Calls of the search that arrived there would
+  // find no host.
+  Collectives all(fabric);
+  must(all.barrier(soon()));
   if (fabric.rank() != 0) return must(host->serve());
   mcts::Search<example::ConnectFour> search(*host);
   const auto result = search.run(example::ConnectFour(), {.iterations = 2000});
