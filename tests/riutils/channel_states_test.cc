@@ -31,13 +31,18 @@ class ChannelStates : public ::testing::TestWithParam<RigOptions> {
 
   void SetUp() override { states_log = &log_; }
 
-  // Chunks for 55 calls each; requests that are not answered time out soon.
-  static MessengerOptions small_chunks(uint32_t at_first, uint32_t most) {
+  using milliseconds = std::chrono::milliseconds;
+
+  // Chunks for 55 calls each.
+  static MessengerOptions small_chunks(uint32_t at_first, uint32_t most,
+                                       milliseconds timeout = std::chrono::seconds(10)) {
     return {.chunks_per_request = at_first,
             .max_chunks = most,
             .chunk_bytes = 1024,
-            .timeout = std::chrono::milliseconds(pulls() ? 2000 : 200)};
+            .timeout = timeout};
   }
+  // The timeout of a test in which a request is not answered, but other calls succeed.
+  static milliseconds short_timeout() { return milliseconds(pulls() ? 500 : 50); }
   // On these transports the sender READs the receiver's count, which has to complete within the
   // timeout, too: each poll of a simulated fabric executes one event, and the sender sleeps between
   // polls.
@@ -73,7 +78,7 @@ std::string rig_of(const ::testing::TestParamInfo<RigOptions>& info) {
 INSTANTIATE_TEST_SUITE_P(On, ChannelStates, ::testing::ValuesIn(testing::every_rig()), rig_of);
 
 TEST_P(ChannelStates, FollowTheTable) {
-  ChannelRig rig(GetParam(), small_chunks(1, 1));
+  ChannelRig rig(GetParam(), small_chunks(1, 1, short_timeout()));
   const auto state = [&] { return rig.sender().state(); };
   EXPECT_EQ(state(), ChannelState::kUnopened);
   rig.grants_late = true;
@@ -136,7 +141,7 @@ TEST_P(ChannelStates, ADeferredCallDoesNotWaitForAGrant) {
 // Fail and Retry wait for a grant no longer than the timeout. The late grant is used by a later
 // call.
 TEST_P(ChannelStates, OtherCallsWaitForAGrantUntilTheTimeout) {
-  ChannelRig rig(GetParam(), small_chunks(1, 2));
+  ChannelRig rig(GetParam(), small_chunks(1, 2, short_timeout()));
   fill_a_chunk(rig);
   rig.grants_late = true;
   EXPECT_TRUE(absl::IsDeadlineExceeded(send(rig, kRefuse).status()));
@@ -152,7 +157,7 @@ TEST_P(ChannelStates, OtherCallsWaitForAGrantUntilTheTimeout) {
 // If the first grant comes after shutdown(), the channel still ends at the receiver, which would
 // keep the chunks otherwise.
 TEST_P(ChannelStates, AGrantAfterShutdownIsReturned) {
-  ChannelRig rig(GetParam(), small_chunks(2, 4));
+  ChannelRig rig(GetParam(), small_chunks(2, 4, milliseconds(50)));
   rig.grants_late = true;
   EXPECT_TRUE(absl::IsDeadlineExceeded(rig.sender().setup()));
   EXPECT_TRUE(rig.sender().shutdown(kForever).ok()) << "no call waits for the chunks";
@@ -173,7 +178,7 @@ TEST_P(ChannelStates, AGrantAfterShutdownIsReturned) {
 
 // If the receiver's process refuses the first chunks after shutdown(), nothing has to be ended.
 TEST_P(ChannelStates, ARefusalAfterShutdownEndsTheChannel) {
-  ChannelRig rig(GetParam(), small_chunks(2, 4));
+  ChannelRig rig(GetParam(), small_chunks(2, 4, milliseconds(50)));
   rig.grants_late = true;
   EXPECT_TRUE(absl::IsDeadlineExceeded(rig.sender().setup()));
   EXPECT_TRUE(rig.sender().shutdown(kForever).ok());
