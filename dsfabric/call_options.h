@@ -20,8 +20,8 @@ inline constexpr Notification RemoteNotify = Notification::kConsumed;
 // obtained, at most MessengerOptions::timeout. The first call of a messenger waits for the
 // messenger's set-up under every policy. To avoid that wait, call setup() before.
 enum class WhenFull : uint8_t {
-  kFail,        // returns RESOURCE_EXHAUSTED; nothing was sent
-  kRetry,       // waits for room, and runs incoming calls meanwhile
+  kFail,   // returns RESOURCE_EXHAUSTED, or DEADLINE_EXCEEDED after such a wait; nothing was sent
+  kRetry,  // waits for room, and runs incoming calls meanwhile
   kRetryAsync,  // defers the call: returns immediately; the sender sends it later, in order
 };
 inline constexpr WhenFull Fail = WhenFull::kFail;

@@ -55,9 +55,9 @@ class CARIAMA_DSFABRIC_EXPORT CallSourceRegistry {
   virtual void event(uint32_t rank, uint32_t value) = 0;
   // Process `rank` is considered failed, and every operation in flight to it has failed.
   virtual void peer_died(uint32_t rank) = 0;
-  // For termination detection, in bytes or any other unit: begun() counts the calls accepted for
-  // `rank`; ended() counts the calls from `rank` that have ended. Both only grow. Summed over all
-  // processes, ended never exceeds begun.
+  // For termination detection: begun() is the amount of work accepted for `rank`, ended() the
+  // amount of work from `rank` that has ended, both in one unit (calls, or bytes). Both only grow.
+  // Summed over all processes, ended never exceeds begun.
   [[nodiscard]] virtual uint64_t begun(uint32_t rank) = 0;
   [[nodiscard]] virtual uint64_t ended(uint32_t rank) = 0;
   // Called when Fabric::finalize() has detected that all work has ended: from now on no call is

@@ -7,8 +7,9 @@
 //   call<RemoteNotify>(fabric, thread, [] { ... }, synchronizer, 5);   // the paper's short form
 //
 // Events.
-//   transmitted  The call has left the sender. (Its closure, its arguments and a buffer that
-//                travels with it were copied, and may be reused, when the calling function
+//   transmitted  A one-sided call was published. A send-based call was accepted: handed to the
+//                transport, or deferred. (The closure, the arguments and a buffer that travels
+//                with the call were copied, and may be reused, when the calling function
 //                returned.)
 //   consumed     The destination has run the call: a buffer that it READ may be reused. For
 //                call_return: the result is in place.

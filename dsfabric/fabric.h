@@ -136,7 +136,9 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
 
   // Makes the calling thread worker `index` of this process. Does not bind it to a core; creates
   // its allocator on its NUMA node. Errors: OUT_OF_RANGE, ALREADY_EXISTS (another thread has that
-  // index). The same thread must destroy the context, before the fabric.
+  // index, or this thread is a worker already), FAILED_PRECONDITION (kHelpers, and
+  // FabricOptions::helper_threads is 0), those of RDMAAllocator::create. The same thread must
+  // destroy the context, before the fabric.
   [[nodiscard]] absl::StatusOr<std::unique_ptr<ThreadContext>> init_thread(
       ThreadIndex index, CallConsumer consumer = CallConsumer::kThread);
   // Returns the context of the calling thread in this fabric, or nullptr: in a thread that has not
@@ -144,7 +146,8 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   [[nodiscard]] ThreadContext* this_thread() const;
 
   // Runs at most `most` calls that have arrived for the calling worker thread. If there are none,
-  // polls the devices once for new calls. Never blocks. Returns the number of calls that ran.
+  // polls the devices once for new calls. Never blocks. Returns the number of calls that ran. A
+  // thread that is no worker only polls, and gets 0.
   size_t process_calls(size_t most = SIZE_MAX);
   // Does the work of the service threads once: receives messages, sends deferred calls, detects
   // failed peers. Call it only if there are no service threads, from a thread that neither
@@ -157,9 +160,10 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   // also runs other tasks. The thread sleeps when it has nothing to do. kForever is a deadline that
   // never comes.
   //
-  // Blocks until `condition` is true. The condition must become true by a call, by progress of the
-  // fabric, or before a wake(), which reaches workers only. Returns false if the deadline came
-  // first.
+  // Blocks until `condition` is true. A condition that becomes true by a call or by progress of the
+  // fabric is noticed. Another thread that makes it true must call wake() afterwards; wake()
+  // reaches worker threads only, so a thread without a context may sleep until its deadline.
+  // Returns false if the deadline came first.
   [[nodiscard]] bool wait(const std::function<bool()>& condition, Deadline deadline);
   // Blocks until no operation of `done` is left, and returns its status(): OK or the first failure.
   // Returns DEADLINE_EXCEEDED if the deadline came first. The operations then continue, and `done`
@@ -174,8 +178,10 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   // Ends the job. Every process calls finalize(), from one thread; the process's other threads have
   // left, or continue to run their calls. Runs all calls in flight, including calls to threads that
   // have left. Blocks until all processes have called finalize() and no call is in flight. From
-  // then on no call is accepted. Errors: DEADLINE_EXCEEDED (the text names the processes that did
-  // not call finalize() in time; this process may call it again), those of the bootstrap.
+  // then on no call is accepted. The job ends without processes that have failed, and the result is
+  // then OK. Errors: DEADLINE_EXCEEDED (the text names the processes that did not call finalize()
+  // in time, or the number of calls that have not run; this process may call it again), UNAVAILABLE
+  // (the others consider this process failed, and the job ends without it), those of the bootstrap.
   [[nodiscard]] absl::Status finalize(Deadline deadline);
 
   // Returns true if finalize() has detected the end of the job: no call is accepted any more.

@@ -45,9 +45,10 @@ struct FabricOptions {
   // Long-lived threads per process. Default: the number that the user has requested from the
   // launcher (-t), else 1. Must be equal in all processes.
   std::optional<uint32_t> threads{};
-  // Threads that receive independently of the workers. 0: none; 1: one for each device.
-  // Workers also receive when they process calls, and while they wait and are awake; the service
-  // thread pauses meanwhile. With 0 only the workers receive, and waits poll instead of sleeping.
+  // 1: for each device a thread receives independently of the workers. 0: there are no such
+  // threads. Workers also receive when they process calls, and while they wait and are awake; the
+  // service thread pauses meanwhile. With 0 only the workers receive, and waits poll instead of
+  // sleeping.
   uint32_t service_threads = 1;
   uint32_t helper_threads = 0;
   // Which threads share a connection to another process. `queue_pairs` is used with kProcess;

@@ -108,7 +108,8 @@ class FutureValue<void> final : public FutureState {
 
 // The result of a call, or the reason why there is none: INTERNAL (the function threw; with type
 // and text), UNAVAILABLE (its process is dead), and so on. Movable. The fabric must outlive it. At
-// most one thread at a time uses it, and at most one coroutine awaits it.
+// most one thread at a time uses it, and at most one coroutine awaits it. It may be destroyed
+// before it is ready: the call continues, and its result is dropped.
 template <typename T>
 class Future {
  public:

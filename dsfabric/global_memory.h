@@ -16,6 +16,8 @@
 // registered memory that the transfer allocates and frees.
 //
 // Order. An operation is complete when done() of its handle returns true, or wait() has returned.
+// done() does not fill the span of an rget(); wait() does. The span is written inside of rget() and
+// wait() only.
 // Two operations in flight are unordered, even on the same memory. A put is visible to all
 // processes once it is complete. To wait for the puts of another process, use a call, a barrier or
 // an atomic.

@@ -29,7 +29,8 @@
 namespace cariama {
 
 struct LaunchOptions {
-  // 0: one for each pair of NUMA node and endpoint, if place is "zone-endpoint".
+  // 0: one for each pair of NUMA node and endpoint (an active port of an RDMA device), if place is
+  // "zone-endpoint". Otherwise at least 1, else INVALID_ARGUMENT.
   int processes = 0;
   // Long-lived threads in each process (-t). nullopt: the program decides.
   std::optional<uint32_t> threads{};

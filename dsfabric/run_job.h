@@ -11,7 +11,8 @@
 //     });
 //   }
 //
-// A program that needs other steps in between uses launch_self() (launcher.h) and Fabric directly.
+// A program that must do more between these steps uses launch_self() (launcher.h) and Fabric
+// directly.
 #ifndef CARIAMA_DSFABRIC_RUN_JOB_H_
 #define CARIAMA_DSFABRIC_RUN_JOB_H_
 

@@ -14,9 +14,10 @@
 // (call_buffer) the buffer, the completions, and the function's arguments. completions.h defines
 // completions and their place. An option that a form would ignore does not compile.
 //
-// All functions but async_call return a CallResult when the call has been accepted, which is handed
-// to the transport or deferred: OK, or the reason why it was not. Errors: OUT_OF_RANGE (no such
-// thread), INVALID_ARGUMENT (longer than a receive unit; within the process longer than
+// All functions but async_call return a CallResult: OK if the call was accepted, that is, handed to
+// the transport or deferred; else the reason why it was not. Errors: OUT_OF_RANGE (no such thread
+// or process), FAILED_PRECONDITION (the function is in a library that was loaded after the fabric
+// was created), INVALID_ARGUMENT (longer than a receive unit; within the process longer than
 // CallHeader::kMaxBytes, which is 128 MiB less 8 bytes), UNAVAILABLE (the destination's process is
 // dead, or the fabric was finalized), RESOURCE_EXHAUSTED (Fail, or inside a call: see fabric.h).
 //

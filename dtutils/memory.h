@@ -201,7 +201,9 @@ class CARIAMA_DTUTILS_EXPORT RDMAMemory {
   }
 
   // Returns true if every transfer that used this memory has completed. Costs one load per use;
-  // wait-free. Acquire: after true the caller may overwrite the memory.
+  // wait-free. Does not poll: an unsignaled transfer counts as completed only after the completion
+  // of a later signaled operation of its queue pair was polled (Transmitter::signal_all(),
+  // TransmitQueue::progress()). Acquire: after true the caller may overwrite the memory.
   [[nodiscard]] bool is_free() const {
     for (uint32_t i = 0; i < use_count_; ++i) {
       if (uses_[i].tag >= uses_[i].cell->flushed.load(std::memory_order_acquire)) return false;

@@ -128,7 +128,7 @@ class CARIAMA_DTUTILS_EXPORT TransmitQueue {
   [[nodiscard]] bool has_outstanding() const { return !is_drained(); }
   [[nodiscard]] uint32_t depth() const { return static_cast<uint32_t>(signaling_.depth()); }
   // Returns the number of operations of one Transmitter between two signaled ones; it is smaller
-  // when several Transmitters exist.
+  // once several Transmitters have existed at the same time.
   [[nodiscard]] uint32_t interval() const { return static_cast<uint32_t>(signaling_.interval()); }
   [[nodiscard]] TransmitStatistics statistics() const;
 
@@ -241,11 +241,11 @@ enum class FullQueue : uint8_t {
 //
 // Each function posts and returns; OK means posted. With FullQueue::kWait it blocks while the send
 // queue is full, until there is room or the queue fails; there is no deadline. After an error
-// `done` is not counted down, except for the requests of a split transfer that were posted before
-// it. If `done` is given, it is counted down when the transfer has completed, or failed with the
-// reason. Without it a failure shows in status(), in the next operation, and in wait(). The local
-// memory may be reused when memory.is_free(); the data of a READ may be read once `done` was
-// counted down.
+// `done` is not counted down. Requests of a split transfer that were posted before the error are
+// still executed: call signal_all(), and wait until the memory is free, before you reuse it. If
+// `done` is given, it is counted down when the transfer has completed, or failed with the reason.
+// Without it a failure shows in status(), in the next operation, and in wait(). The local memory
+// may be reused when memory.is_free(); the data of a READ may be read once `done` was counted down.
 //
 // A transfer longer than one work request can carry is split into several requests. A transfer of 0
 // bytes completes like any other. Data of up to limits().max_inline bytes is copied immediately, so

@@ -19,7 +19,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kMaxAnswer = size_t{4} << 20;
 constexpr std::chrono::milliseconds kQuitPatience{1000};
 
 // Returns the time-out for poll(), rounded up, so that the caller does not poll with a time-out of
@@ -31,12 +30,6 @@ int milliseconds_until(Clock::time_point end) {
 
 absl::Status gone(std::string_view what) {
   return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer, what);
-}
-
-std::string trimmed(std::string_view text) {
-  const size_t first = text.find_first_not_of(" \t\r\n");
-  if (first == std::string_view::npos) return {};
-  return std::string(text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1));
 }
 
 }  // namespace
@@ -111,27 +104,7 @@ absl::StatusOr<std::string> GtpClient::ask(std::string_view command, double seco
     }
   }
   for (;;) {
-    // An answer ends with an empty line. Carriage returns are ignored.
-    for (size_t at = received_.find('\n', scanned_); at != std::string::npos;
-         at = received_.find('\n', at + 1)) {
-      size_t next = at + 1;
-      if (next < received_.size() && received_[next] == '\r') ++next;
-      if (next >= received_.size()) break;  // the next character is not received yet
-      scanned_ = next;
-      if (received_[next] != '\n') continue;
-      const std::string block = trimmed(std::string_view(received_).substr(0, at));
-      received_.erase(0, next + 1);
-      scanned_ = 0;
-      at = static_cast<size_t>(-1);  // continue at the beginning of the remaining text
-      if (block.empty() || block.rfind("gogui-gfx:", 0) == 0) continue;
-      if (block[0] == '=') return trimmed(std::string_view(block).substr(1));
-      if (block[0] == '?') {
-        return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                          trimmed(std::string_view(block).substr(1)));
-      }
-      return gone("the engine's output is not a GTP answer");
-    }
-    if (received_.size() > kMaxAnswer) return gone("the engine's answer is longer than 4 MiB");
+    if (auto answer = answers_.next(); answer.has_value()) return *std::move(answer);
     pollfd fds{from_.get(), POLLIN, 0};
     const int ready = poll(&fds, 1, milliseconds_until(end));
     if (ready == 0) {
@@ -142,7 +115,7 @@ absl::StatusOr<std::string> GtpClient::ask(std::string_view command, double seco
     char bytes[16384];
     const ssize_t count = read(from_.get(), bytes, sizeof(bytes));
     if (count > 0) {
-      received_.append(bytes, static_cast<size_t>(count));
+      answers_.append(std::string_view(bytes, static_cast<size_t>(count)));
     } else if (count == 0 || errno != EINTR) {
       return gone("the engine has ended");
     }

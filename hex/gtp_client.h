@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "dtutils/file_descriptor.h"
 #include "dtutils/internal/guardian.h"
+#include "hex/gtp_text.h"
 
 namespace cariama::hex {
 
@@ -40,8 +41,7 @@ class GtpClient {
   pid_t pid_ = -1;
   FileDescriptor to_;  // a socket: a write to an engine that ended must not raise SIGPIPE
   FileDescriptor from_;
-  std::string received_;
-  size_t scanned_ = 0;  // position in received_ before which no answer ends
+  GtpAnswers answers_;
 };
 
 }  // namespace cariama::hex

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_format.h"
+#include "dtutils/error.h"
 
 namespace cariama::hex {
 namespace {
@@ -11,6 +12,12 @@ namespace {
 bool is_cell(const MoveReport& move) { return move.move != kSwapPieces; }
 
 double unit(double value) { return std::clamp(value, 0.0, 1.0); }
+
+std::string trimmed(std::string_view text) {
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  if (first == std::string_view::npos) return {};
+  return std::string(text.substr(first, text.find_last_not_of(" \t\r\n") - first + 1));
+}
 
 }  // namespace
 
@@ -102,6 +109,33 @@ std::string gtp_graphics(const Board& board, const SearchReport& report) {
   }
   return "gogui-gfx:\nuct\n" + line + "\n" + influence + "\n" + label +
          absl::StrFormat("\nTEXT %d iterations, %.1f s\n\n", report.iterations, report.seconds);
+}
+
+std::optional<absl::StatusOr<std::string>> GtpAnswers::next() {
+  // An answer ends with an empty line. Carriage returns are ignored.
+  for (size_t at = received_.find('\n', scanned_); at != std::string::npos;
+       at = received_.find('\n', at + 1)) {
+    size_t next = at + 1;
+    if (next < received_.size() && received_[next] == '\r') ++next;
+    if (next >= received_.size()) break;  // the next character is not received yet
+    scanned_ = next;
+    if (received_[next] != '\n') continue;
+    const std::string block = trimmed(std::string_view(received_).substr(0, at));
+    received_.erase(0, next + 1);
+    scanned_ = 0;
+    at = static_cast<size_t>(-1);  // continue at the beginning of the remaining text
+    if (block.empty() || block.rfind("gogui-gfx:", 0) == 0) continue;
+    if (block[0] == '=') return trimmed(std::string_view(block).substr(1));
+    if (block[0] == '?') {
+      return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                        trimmed(std::string_view(block).substr(1)));
+    }
+    return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                      "the engine's output is not a GTP answer");
+  }
+  if (received_.size() <= kMaxBytes) return std::nullopt;
+  return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                    "the engine's answer is longer than 4 MiB");
 }
 
 }  // namespace cariama::hex

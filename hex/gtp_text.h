@@ -2,11 +2,13 @@
 #ifndef CARIAMA_HEX_GTP_TEXT_H_
 #define CARIAMA_HEX_GTP_TEXT_H_
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "hex/engine.h"
 
 namespace cariama::hex {
@@ -31,6 +33,24 @@ enum class GtpInfo : uint8_t { kLeela, kKata };
 // Returns a block of live graphics for HexGui and GoGui: the principal variation, win rates as
 // influence (W and L for proved moves), visits as labels. It ends with an empty line.
 [[nodiscard]] std::string gtp_graphics(const Board& board, const SearchReport& report);
+
+// Splits the output of an engine into answers, in whatever pieces it arrives.
+class GtpAnswers {
+ public:
+  // The largest answer. What an engine writes without ending an answer is limited to it.
+  static constexpr size_t kMaxBytes = size_t{4} << 20;
+
+  void append(std::string_view output) { received_ += output; }
+  // Removes the next complete answer and returns its text, trimmed, without the `=`. Skips blocks
+  // of live graphics. Returns nullopt if more output is needed. Errors: INVALID_ARGUMENT with the
+  // engine's message if it answered `?`; UNAVAILABLE if the output is no GTP, or if the answer
+  // exceeds kMaxBytes.
+  [[nodiscard]] std::optional<absl::StatusOr<std::string>> next();
+
+ private:
+  std::string received_;
+  size_t scanned_ = 0;  // position in received_ before which no answer ends
+};
 
 }  // namespace cariama::hex
 

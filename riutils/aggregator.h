@@ -14,8 +14,8 @@
 // helper thread of the process sends them, in order, when the receiver has made room. The call's
 // policy (Fail, Retry, RetryAsync) applies only when deferred_bytes are deferred.
 //
-// Both modes are zero-copy: a call is encoded once, in registered memory or in the peer's mapped
-// chunk.
+// Both modes are zero-copy for calls that are not deferred: a call is encoded once, in registered
+// memory or in the peer's mapped chunk.
 #ifndef CARIAMA_RIUTILS_AGGREGATOR_H_
 #define CARIAMA_RIUTILS_AGGREGATOR_H_
 

@@ -260,7 +260,9 @@ requires(!std::is_same_v<Source, BroadcastBuffer>) [[nodiscard]] CallResult
 // Every thread of the job calls function(arguments...):
 //   broadcast(fabric, function, arguments...)
 //   broadcast(fabric, function, completions, arguments...)
-// Thread-safe. Errors of the caller's own part: those of service calls (send_call.h).
+// Thread-safe. Blocks while the connection to a child of the caller has no room, and runs incoming
+// calls meanwhile, as a call with Retry. Errors of the caller's own part: those of service calls
+// (send_call.h).
 template <auto... Options, typename F, typename... Given>
 CallResult broadcast(Fabric& fabric, F&& function, Given&&... given) {
   return internal::issue_broadcast<CallOptions<Options...>>(fabric, nullptr, function,

@@ -4,9 +4,11 @@
 //
 // Each function returns OK when the call has been accepted, else the reason why it was not
 // accepted. Errors: INVALID_ARGUMENT (the call is longer than a chunk can hold), RESOURCE_EXHAUSTED
-// (no room, subject to the Fail, Retry or RetryAsync option), UNAVAILABLE (the destination's
-// process is dead, or the fabric was finalized). The first call may also return the errors of
-// setup().
+// (no room, subject to the Fail, Retry or RetryAsync option), DEADLINE_EXCEEDED (a request for
+// further chunks was not answered within MessengerOptions::timeout), UNAVAILABLE (the destination's
+// process is dead, or the fabric was finalized), FAILED_PRECONDITION (after shutdown(); or the
+// function is in a library that was loaded after the fabric was created), INTERNAL (the receiver
+// has found malformed data in the channel). The first call may also return the errors of setup().
 //
 // A call is transmitted when it is published: immediately, with its batch, or, if the call was
 // deferred, when a later call or a helper thread sends it. The arguments and buffers that were

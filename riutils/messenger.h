@@ -64,17 +64,19 @@ class CARIAMA_RIUTILS_EXPORT RDMAMessenger : public CallInterface<RDMAMessenger>
   // has no context.
   RDMAMessenger(ThreadContext& thread, ThreadId destination, const MessengerOptions& options = {});
   // If shutdown() was not called: publishes the batch, and writes the end of the channel for the
-  // receiver if that needs no waiting. Otherwise the helper thread sends the calls that are still
-  // deferred and then ends the channel. The channel's memory is freed when the receiver has run all
-  // calls.
+  // receiver if that needs no waiting. If it would have to wait, a helper thread sends the calls
+  // that are still deferred and then ends the channel. The channel's memory is freed when the
+  // receiver has run all calls.
   ~RDMAMessenger();
   RDMAMessenger(const RDMAMessenger&) = delete;
   RDMAMessenger& operator=(const RDMAMessenger&) = delete;
 
   // Performs the set-up that otherwise the first call performs: one service call that exchanges
-  // properties with the peer, and one that obtains chunks. Blocks until both have been answered;
-  // runs incoming calls meanwhile. Errors: those of ChannelSender::setup, and OUT_OF_RANGE (the
-  // destination does not exist).
+  // properties with the peer, and one that obtains chunks. Blocks until both have been answered, at
+  // most MessengerOptions::timeout; runs incoming calls meanwhile. Errors: OUT_OF_RANGE (the
+  // destination does not exist), INVALID_ARGUMENT (options), DEADLINE_EXCEEDED, UNAVAILABLE (the
+  // destination's process is dead, or the fabric was finalized), RESOURCE_EXHAUSTED (the receiver
+  // has no memory for chunks).
   [[nodiscard]] absl::Status setup();
 
   // Publishes the calls that an aggregator has batched on this channel. Calls of the messenger
@@ -87,9 +89,9 @@ class CARIAMA_RIUTILS_EXPORT RDMAMessenger : public CallInterface<RDMAMessenger>
 
   // Ends the channel: flushes, waits until no call is deferred, and writes the end of the channel
   // for the receiver, which frees the chunks when it has run all calls. Later calls return
-  // FAILED_PRECONDITION. Must be called before Fabric::finalize. Errors: DEADLINE_EXCEEDED (the
-  // receiver did not make room in time; the helper thread continues, and shutdown() may be called
-  // again), UNAVAILABLE.
+  // FAILED_PRECONDITION. Call it, or destroy the messenger, before Fabric::finalize(). Errors:
+  // DEADLINE_EXCEEDED (the receiver did not make room in time; the helper thread continues, and
+  // shutdown() may be called again), UNAVAILABLE.
   absl::Status shutdown(Deadline deadline);
 
   [[nodiscard]] ThreadId destination() const;

@@ -1,16 +1,15 @@
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <exception>
 #include <optional>
-#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "dsfabric/peers/connect_deadline.h"
+#include "dsfabric/peers/connect_wire.h"
 #include "dsfabric/peers/peer_table.h"
-#include "dsfabric/serializer.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/exception_error.h"
 #include "dtutils/trace.h"
@@ -18,20 +17,13 @@
 namespace cariama::internal {
 namespace {
 
-// The first byte of a request to the broker. The number of the attempt follows.
-constexpr char kOffer = 'O';
-constexpr char kReady = 'R';
-constexpr char kQuestion = 'Q';  // whether the attempt still counts
-constexpr size_t kRequestHeader = 1 + sizeof(uint64_t);
+using Request = ConnectRequest::Kind;
+
 // The answers to a question.
 constexpr std::string_view kCounts = "counts";
 constexpr std::string_view kEnded = "ended";
-
-std::string request_of(char kind, uint64_t attempt) {
-  std::string bytes(1, kind);
-  save_value(bytes, attempt);
-  return bytes;
-}
+// The answer to "ready".
+constexpr std::string_view kConfirmed = "R";
 
 // How long a process whose offer was refused waits for the peer's offer before it repeats its own.
 // Doubles with each refusal. An offer creates queue pairs. A process that has answered asks after
@@ -39,19 +31,12 @@ std::string request_of(char kind, uint64_t attempt) {
 constexpr std::chrono::milliseconds kFirstRefusalPause{20};
 constexpr std::chrono::milliseconds kLongestRefusalPause{1000};
 
-// An offer, or the answer to the offer with this number.
+// Returns an offer, or the answer to the offer with this number.
 std::string offer_of(uint64_t attempt,
                      const std::vector<std::unique_ptr<Connection>>& connections) {
-  std::string bytes = request_of(kOffer, attempt);
-  save_value(bytes, static_cast<uint32_t>(connections.size()));
-  for (const auto& connection : connections) {
-    const ConnectionOffer offer = connection->offer();
-    save_value(bytes, offer.address);
-    save_value(bytes, offer.credit);
-    save_value(bytes, offer.answers);
-    save_value(bytes, std::array<uint32_t, 2>{offer.receive_units, offer.receive_unit_bytes});
-  }
-  return bytes;
+  ConnectRequest request{.kind = Request::kOffer, .attempt = attempt};
+  for (const auto& connection : connections) request.connections.push_back(connection->offer());
+  return encode(request);
 }
 
 }  // namespace
@@ -133,32 +118,22 @@ absl::StatusOr<PeerTable::Connections> PeerTable::make_connections(uint32_t rank
   return connections;
 }
 
-absl::Status PeerTable::connect_queue_pairs(Connections& connections, std::string_view offer,
+absl::Status PeerTable::connect_queue_pairs(Connections& connections, const ConnectRequest& offer,
                                             const std::string& label) {
+  if (offer.kind != Request::kOffer || offer.connections.size() != connections.size()) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
+                      label + " does not offer the same number of queue pairs");
+  }
   try {
-    if (offer.size() < kRequestHeader || offer[0] != kOffer) {
-      throw MalformedArguments("it is not an offer");
-    }
-    auto in = std::as_bytes(std::span(offer)).subspan(kRequestHeader);
-    if (load_value<uint32_t>(in) != connections.size()) {
-      throw MalformedArguments("its number of queue pairs differs");
-    }
-    for (auto& connection : connections) {
-      ConnectionOffer theirs;
-      theirs.address = load_value<std::string>(in);
-      theirs.credit = load_value<RemoteMemoryLocator>(in);
-      theirs.answers = load_value<RemoteMemoryLocator>(in);
-      const auto units = load_value<std::array<uint32_t, 2>>(in);
-      theirs.receive_units = units[0];
-      theirs.receive_unit_bytes = units[1];
-      absl::Status connected = connection->connect(theirs, label, job_.options().ack_timeout);
+    for (size_t i = 0; i < connections.size(); ++i) {
+      absl::Status connected =
+          connections[i]->connect(offer.connections[i], label, job_.options().ack_timeout);
       if (!connected.ok()) return connected;
     }
   } catch (const std::exception& error) {
-    return exception_error(
-        error, "connecting to " + label,
-        make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
-                   label + " made a malformed offer to connect: " + error.what()));
+    return exception_error(error, "connecting to " + label,
+                           make_error(absl::StatusCode::kInternal, ErrorScope::kPeer,
+                                      "connecting to " + label + " failed: " + error.what()));
   }
   return absl::OkStatus();
 }
@@ -263,7 +238,8 @@ void PeerTable::ask_for_attempt(Peer& peer, Deadline deadline) {
     attempt = peer.answered;
   }
   // A peer that cannot be reached is asked again, until the deadline of connect().
-  auto answer = broker_->request(static_cast<int>(peer.rank), request_of(kQuestion, attempt),
+  auto answer = broker_->request(static_cast<int>(peer.rank),
+                                 encode({.kind = Request::kQuestion, .attempt = attempt}),
                                  ScopedConnectDeadline::earlier_of(deadline));
   if (!answer.ok() || *answer != kEnded) return;
   const std::lock_guard lock(peer.mutex);
@@ -323,15 +299,18 @@ absl::StatusOr<bool> PeerTable::offer(Peer& peer, Deadline deadline) {
   if (!answer.ok()) return give_up(answer.status());
   // Refused: the peer has offered, too, and its offer counts.
   if (answer->empty()) return false;
-  absl::Status accepted;
+  const absl::StatusOr<ConnectRequest> theirs = decode_connect_request(*answer);
+  absl::Status accepted = theirs.status();
   {
     const std::lock_guard lock(peer.mutex);
     const PeerAction action = peer.apply(PeerEvent::kAnswer);
     if (action == PeerAction::kReportFailure) return peer.failure;
-    accepted = action == PeerAction::kConnectQueuePairs
-                   ? connect_queue_pairs(*connections, *answer, job_.label(peer.rank))
-                   : make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
-                                job_.label(peer.rank) + " answered an offer that does not count");
+    if (accepted.ok()) {
+      accepted = action == PeerAction::kConnectQueuePairs
+                     ? connect_queue_pairs(*connections, *theirs, job_.label(peer.rank))
+                     : make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
+                                  job_.label(peer.rank) + " answered an offer that does not count");
+    }
     if (accepted.ok()) {
       adopt(peer, *std::move(connections));
       static_cast<void>(peer.apply(PeerEvent::kAnswerAccepted));
@@ -354,7 +333,8 @@ absl::Status PeerTable::confirm(Peer& peer, Deadline deadline) {
     const std::lock_guard lock(peer.mutex);
     attempt = peer.attempt;
   }
-  auto ready = broker_->request(static_cast<int>(peer.rank), request_of(kReady, attempt), deadline);
+  auto ready = broker_->request(static_cast<int>(peer.rank),
+                                encode({.kind = Request::kReady, .attempt = attempt}), deadline);
   if (!ready.ok()) {
     // The peer has queue pairs that are connected to those of this attempt, so the attempt cannot
     // be repeated.
@@ -372,19 +352,27 @@ absl::Status PeerTable::confirm(Peer& peer, Deadline deadline) {
 
 // ---- The process that answers -------------------------------------------------------------------
 
-absl::StatusOr<std::string> PeerTable::answer_request(int from, std::string_view request) {
+absl::StatusOr<std::string> PeerTable::answer_request(int from, std::string_view bytes) {
   const auto rank = static_cast<uint32_t>(from);
-  if (from < 0 || rank >= job_.size() || rank == job_.rank() || request.size() < kRequestHeader) {
+  if (from < 0 || rank >= job_.size() || rank == job_.rank()) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
-                      "a malformed request to connect");
+                      "a request to connect from a rank that is not in this job, or from this one");
   }
+  const absl::StatusOr<ConnectRequest> request = decode_connect_request(bytes);
+  if (!request.ok()) return request.status();
   Peer& peer = *peers_[rank];
-  if (request[0] != kReady && request[0] != kQuestion) return answer_offer(peer, request);
-  auto in = std::as_bytes(std::span(request)).subspan(1);
-  const auto attempt = load_value<uint64_t>(in);
-  if (request[0] == kQuestion) return answer_question(peer, attempt);
-  if (absl::Status received = receive_ready(peer, attempt); !received.ok()) return received;
-  return std::string(1, kReady);
+  switch (request->kind) {
+    case Request::kOffer:
+      return answer_offer(peer, *request);
+    case Request::kQuestion:
+      return answer_question(peer, request->attempt);
+    case Request::kReady:
+      break;
+  }
+  if (absl::Status received = receive_ready(peer, request->attempt); !received.ok()) {
+    return received;
+  }
+  return std::string(kConfirmed);
 }
 
 // Returns that the attempt counts unless it is certain that no thread of this process continues it.
@@ -413,9 +401,8 @@ absl::Status PeerTable::receive_ready(Peer& peer, uint64_t attempt) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::string> PeerTable::answer_offer(Peer& peer, std::string_view offer) {
-  auto in = std::as_bytes(std::span(offer)).subspan(1);
-  const auto attempt = load_value<uint64_t>(in);
+absl::StatusOr<std::string> PeerTable::answer_offer(Peer& peer, const ConnectRequest& offer) {
+  const uint64_t attempt = offer.attempt;
   const std::lock_guard lock(peer.mutex);
   PeerEvent event =
       peer.rank < job_.rank() ? PeerEvent::kOfferFromLower : PeerEvent::kOfferFromHigher;

@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "dsfabric/bootstrap/fabric_job.h"
 #include "dsfabric/peers/broker.h"
+#include "dsfabric/peers/connect_wire.h"
 #include "dsfabric/peers/connection.h"
 #include "dsfabric/peers/peer_state.h"
 #include "dsfabric/peers/ports.h"
@@ -134,12 +135,13 @@ class PeerTable {
   // attempt if not. Blocks until the peer answers.
   void ask_for_attempt(Peer& peer, Deadline deadline);
   [[nodiscard]] absl::Status too_late(const Peer& peer) const;
-  [[nodiscard]] absl::StatusOr<std::string> answer_request(int rank, std::string_view request);
-  [[nodiscard]] absl::StatusOr<std::string> answer_offer(Peer& peer, std::string_view offer);
+  [[nodiscard]] absl::StatusOr<std::string> answer_request(int rank, std::string_view bytes);
+  [[nodiscard]] absl::StatusOr<std::string> answer_offer(Peer& peer, const ConnectRequest& offer);
   [[nodiscard]] absl::Status receive_ready(Peer& peer, uint64_t attempt);
   [[nodiscard]] absl::StatusOr<std::string> answer_question(Peer& peer, uint64_t attempt);
   [[nodiscard]] absl::StatusOr<Connections> make_connections(uint32_t rank);
-  [[nodiscard]] absl::Status connect_queue_pairs(Connections& connections, std::string_view offer,
+  [[nodiscard]] absl::Status connect_queue_pairs(Connections& connections,
+                                                 const ConnectRequest& offer,
                                                  const std::string& label);
   // Requires: the caller holds peer.mutex.
   void adopt(Peer& peer, Connections connections);

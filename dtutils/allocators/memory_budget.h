@@ -1,11 +1,13 @@
-// The limit of registered memory in bytes: one number per process that the user sets and reads.
+// The limit in bytes of the memory that allocators map and register: one number per process that
+// the user sets and reads.
 //
 //   MemoryBudget::process().set_limit(uint64_t{4} << 30);
 //   printf("%lu of %lu\n", MemoryBudget::process().used(), MemoryBudget::process().limit());
 //
 // Allocators reserve bytes here before they map memory. So a program that exceeds its share gets an
 // error that states this; without the budget the machine would swap, or the kernel's out-of-memory
-// killer would end a process. All memory of the allocators counts, allocated or not.
+// killer would end a process. All memory of the allocators counts, handed out or not. Memory that
+// the user registers, directly or through a RegistrationCache, does not count.
 #ifndef CARIAMA_DTUTILS_ALLOCATORS_MEMORY_BUDGET_H_
 #define CARIAMA_DTUTILS_ALLOCATORS_MEMORY_BUDGET_H_
 

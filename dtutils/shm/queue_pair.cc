@@ -55,9 +55,10 @@ struct Shape {
 
 }  // namespace
 
-// Reserves one of the send_depth completions that this queue pair may have unpolled. Returns false
-// if they are used up, so that this queue pair cannot fill a completion queue that others share.
-// With `in_ring` it also requires room in the ring.
+// Reserves a completion. With `in_ring`: returns false if send_depth completions are unpolled, so
+// that this queue pair cannot fill a completion queue that others share, or if the ring has no
+// room. Without: always returns true. (The queue pair itself is one of the references, hence the
+// `>`.)
 bool ShmQueuePair::reserve(bool in_ring) {
   // seq_cst, before the load of expected_ in usable(): a thread that defers operations, and
   // afterwards reads its flush number, must not miss that this operation was signaled earlier.

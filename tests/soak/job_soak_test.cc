@@ -3,8 +3,8 @@
 // a sequence number and a checksum, and after each round each receiver compares what it got with
 // what the senders count. Memory and descriptors must not grow from round to round.
 //
-// Runs jobs for CARIAMA_SOAK_SECONDS: five minutes as the soak test (ctest -C soak -L soak), one job
-// of each kind if started by hand. CARIAMA_SOAK_SEED repeats a run's random choices.
+// Runs jobs for CARIAMA_SOAK_SECONDS: five minutes as the soak test (ctest -C soak -L soak), one
+// job of each kind if started by hand. CARIAMA_SOAK_SEED repeats a run's random choices.
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
