@@ -18,8 +18,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::array<AnswerSlot, AnswerSlots::kCount> memory;
   AnswerSlots slots(memory.data(), input.take<uint8_t>() % 2 == 1);
   // Handles as PendingCalls makes them: the slot's number is in the handle; here, its lowest bits.
-  std::array<uint64_t, AnswerSlots::kCount> open{};     // the handle of each reserved slot, or 0
-  std::array<bool, AnswerSlots::kCount> written{};      // the peer has written to the slot since
+  std::array<uint64_t, AnswerSlots::kCount> open{};  // the handle of each reserved slot, or 0
+  std::array<bool, AnswerSlots::kCount> written{};   // the peer has written to the slot since
   uint64_t next = 1;
 
   while (!input.empty()) {

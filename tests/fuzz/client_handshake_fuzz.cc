@@ -38,8 +38,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const cariama::FileDescriptor client(ends[0]);
   const cariama::FileDescriptor server(ends[1]);
   bytes.resize(std::min<size_t>(bytes.size(), 4096));
-  require(bytes.empty() || write(server.get(), bytes.data(), bytes.size()) ==
-                               static_cast<ssize_t>(bytes.size()));
+  require(bytes.empty() ||
+          write(server.get(), bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size()));
   require(shutdown(server.get(), SHUT_WR) == 0);
   const auto begin = std::chrono::steady_clock::now();
   const absl::Status status = prove_to_server(client.get(), service, 1, 2, 0, secret, "rank 0",
