@@ -123,8 +123,8 @@ function(cariama_unity_layer target)
   elseif(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT target MATCHES "hex")
     # g++ lets inlining enlarge a large compilation unit by 40 % at most. The sources of a layer together
     # are large, and functions that each of them inlines by itself would be called: a post of 8 bytes
-    # over shm lost 8 % by that. (hex: its functions of the fast path are in one source each, and without
-    # the limit it takes a fifth longer to compile.)
+    # over shm lost 8 % by that. (hex keeps the limit: without it, its largest unit takes a fifth longer
+    # to compile.)
     target_compile_options(${target} PRIVATE "SHELL:--param large-unit-insns=1000000")
   endif()
 endfunction()

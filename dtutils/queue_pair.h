@@ -192,8 +192,8 @@ enum class QueuePairState : uint8_t { kUnconnected, kConnected, kError };
 // One end of a reliable connection.
 //
 // Thread-safety: any thread may call any function, except that connect() and repair() must not
-// overlap any other call. Concurrent lists are posted one after the other. No
-// function waits for the peer. The destructor drops outstanding requests without completions.
+// overlap any other call. Concurrent lists are posted one after the other. No function waits for
+// the peer. The destructor drops outstanding requests without completions.
 class CARIAMA_DTUTILS_EXPORT QueuePair {
  public:
   virtual ~QueuePair() = default;

@@ -37,14 +37,14 @@ enum class GtpInfo : uint8_t { kLeela, kKata };
 // Splits the output of an engine into answers, in whatever pieces it arrives.
 class GtpAnswers {
  public:
-  // The largest answer. What an engine writes without ending an answer is limited to it.
+  // The largest output that may be received before an answer in it ends.
   static constexpr size_t kMaxBytes = size_t{4} << 20;
 
   void append(std::string_view output) { received_ += output; }
   // Removes the next complete answer and returns its text, trimmed, without the `=`. Skips blocks
   // of live graphics. Returns nullopt if more output is needed. Errors: INVALID_ARGUMENT with the
-  // engine's message if it answered `?`; UNAVAILABLE if the output is no GTP, or if the answer
-  // exceeds kMaxBytes.
+  // engine's message if it answered `?`; UNAVAILABLE if the output is no GTP, or exceeds
+  // kMaxBytes without the end of an answer.
   [[nodiscard]] std::optional<absl::StatusOr<std::string>> next();
 
  private:

@@ -56,14 +56,15 @@ std::string encode(const ConnectRequest& request) {
   return bytes;
 }
 
-absl::StatusOr<ConnectRequest> decode_connect_request(std::string_view bytes) {
+absl::StatusOr<ConnectRequest> decode_connect_request(std::string_view bytes,
+                                                      const std::string& peer) {
   try {
     return load_request(std::as_bytes(std::span(bytes)));
   } catch (const std::exception& error) {
     return exception_error(
-        error, "reading a request to connect",
+        error, "reading a request to connect of " + peer,
         make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
-                   std::string("a malformed request to connect: ") + error.what()));
+                   peer + " sent a malformed request to connect: " + error.what()));
   }
 }
 

@@ -27,8 +27,10 @@ struct ConnectRequest {
 };
 [[nodiscard]] std::string encode(const ConnectRequest& request);
 // Accepts only what encode() returns. The addresses of queue pairs are checked by
-// Connection::connect(). Error: INVALID_ARGUMENT, whose text says what is malformed.
-[[nodiscard]] absl::StatusOr<ConnectRequest> decode_connect_request(std::string_view bytes);
+// Connection::connect(). `peer` is the label of the sender. Error: INVALID_ARGUMENT, whose text
+// names the sender and says what is malformed.
+[[nodiscard]] absl::StatusOr<ConnectRequest> decode_connect_request(std::string_view bytes,
+                                                                    const std::string& peer);
 
 }  // namespace cariama::internal
 

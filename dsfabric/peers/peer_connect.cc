@@ -299,7 +299,8 @@ absl::StatusOr<bool> PeerTable::offer(Peer& peer, Deadline deadline) {
   if (!answer.ok()) return give_up(answer.status());
   // Refused: the peer has offered, too, and its offer counts.
   if (answer->empty()) return false;
-  const absl::StatusOr<ConnectRequest> theirs = decode_connect_request(*answer);
+  const absl::StatusOr<ConnectRequest> theirs =
+      decode_connect_request(*answer, job_.label(peer.rank));
   absl::Status accepted = theirs.status();
   {
     const std::lock_guard lock(peer.mutex);
@@ -358,7 +359,7 @@ absl::StatusOr<std::string> PeerTable::answer_request(int from, std::string_view
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
                       "a request to connect from a rank that is not in this job, or from this one");
   }
-  const absl::StatusOr<ConnectRequest> request = decode_connect_request(bytes);
+  const absl::StatusOr<ConnectRequest> request = decode_connect_request(bytes, job_.label(rank));
   if (!request.ok()) return request.status();
   Peer& peer = *peers_[rank];
   switch (request->kind) {

@@ -17,7 +17,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   cariama::FuzzInput input(data, size);
   std::array<AnswerSlot, AnswerSlots::kCount> memory;
   AnswerSlots slots(memory.data(), input.take<uint8_t>() % 2 == 1);
-  // Handles as PendingCalls makes them: the slot's number is in the handle; here, its lowest bits.
+  // As in PendingCalls, a handle contains the number of its slot: here, in its lowest bits.
   std::array<uint64_t, AnswerSlots::kCount> open{};  // the handle of each reserved slot, or 0
   std::array<bool, AnswerSlots::kCount> written{};   // the peer has written to the slot since
   uint64_t next = 1;
@@ -63,7 +63,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
         }
         break;
       }
-      default: {  // the peer writes a word, one in two times where it matters
+      default: {  // the peer writes a word
         AnswerSlot& slot = memory[index];
         written[index] = true;
         switch (input.take<uint8_t>() % 4) {

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "dsfabric/call_encoding.h"
+#include "tests/fuzz/fuzz_calls.h"
 #include "tests/fuzz/fuzz_input.h"
 
 namespace cariama {
@@ -101,9 +102,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const auto memory = std::make_unique<uint64_t[]>(words);
   std::memcpy(memory.get(), data + 1, words * 8);
   const size_t choice = data[0] % (all.size() + 1);
-  if (words != 0 && choice < all.size()) std::memcpy(memory.get(), &all[choice].value, 4);
-
   const auto bytes = std::as_writable_bytes(std::span(memory.get(), words));
+  if (words != 0) {
+    const auto header = bytes.first(sizeof(CallHeader));
+    call_only(all, header);
+    if (choice < all.size()) std::memcpy(header.data(), &all[choice].value, 4);
+  }
   auto parsed = parse_call(bytes);
   if (!parsed.ok()) return 0;
   require(parsed->total <= bytes.size() && parsed->total % 8 == 0);

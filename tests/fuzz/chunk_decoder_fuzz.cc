@@ -11,6 +11,7 @@
 #include "dsfabric/function_table.h"
 #include "riutils/channel_sender.h"
 #include "riutils/internal/channel_receiver.h"
+#include "tests/fuzz/fuzz_calls.h"
 #include "tests/fuzz/fuzz_input.h"
 
 namespace cariama::internal {
@@ -24,17 +25,22 @@ struct alignas(64) ChunkMemory {
 
 uint64_t ran = 0;
 
-// Functions that calls can name: a plain function, and one with a buffer.
-[[maybe_unused]] const FunctionId known[] = {
-    decltype(make_call([] { ++ran; }))::id(),
-    decltype(make_buffer_call(
-        [](void* buffer, uint64_t size) {
-          uint8_t sum = 0;
-          for (uint64_t i = 0; i < size; ++i) sum += static_cast<uint8_t*>(buffer)[i];
-          ran += 1 + (sum & 1);
-        },
-        std::span<const std::byte>()))::id(),
-};
+// The functions that calls can name: a plain function, and one with a buffer.
+const std::vector<FunctionId>& functions() {
+  static const std::vector<FunctionId> all = [] {
+    require(FunctionTable::build().ok());
+    const auto plain = [] { ++ran; };
+    const auto with_buffer = [](void* buffer, uint64_t size) {
+      uint8_t sum = 0;
+      for (uint64_t i = 0; i < size; ++i) sum += static_cast<uint8_t*>(buffer)[i];
+      ran += 1 + (sum & 1);
+    };
+    return std::vector<FunctionId>{
+        decltype(make_call(plain))::id(),
+        decltype(make_buffer_call(with_buffer, std::span<const std::byte>()))::id()};
+  }();
+  return all;
+}
 
 class Backend final : public ReceiverBackend {
  public:
@@ -94,7 +100,7 @@ void add_trailing_words(ChunkMemory& chunk) {
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace cariama;            // NOLINT
   using namespace cariama::internal;  // NOLINT
-  require(FunctionTable::build().ok());
+  const std::vector<FunctionId>& known = functions();
   FuzzInput input(data, size);
   const auto choices = input.take<uint8_t>();
   static constexpr Arrival kArrivals[] = {Arrival::kMapped, Arrival::kEvent, Arrival::kTrailing,
@@ -108,6 +114,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     std::memset(chunk->bytes, 0, kChunkBytes);
     const std::string_view bytes = input.take_bytes(kChunkBytes - sizeof(ChunkHeader));
     std::memcpy(chunk->bytes + sizeof(ChunkHeader), bytes.data(), bytes.size());
+    call_only(known, chunk->bytes);
     if (arrival == Arrival::kTrailing && (choices & 64) != 0) add_trailing_words(*chunk);
   }
   ChannelReceiver receiver(backend, arrival,

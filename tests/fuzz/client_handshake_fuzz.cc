@@ -2,7 +2,6 @@
 //
 // The server does not know the secret, so the client must refuse it: with an error that says why,
 // and at once, because the server closes the connection behind the bytes.
-#include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 

@@ -12,7 +12,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using cariama::require;
   using cariama::internal::ConnectRequest;
   const std::string_view bytes(reinterpret_cast<const char*>(data), size);
-  const auto request = cariama::internal::decode_connect_request(bytes);
+  const auto request = cariama::internal::decode_connect_request(bytes, "rank 1");
   if (!request.ok()) {
     require(absl::IsInvalidArgument(request.status()));
     return 0;
