@@ -12,10 +12,10 @@
 namespace cariama {
 
 // Makes every word of `message` that could be the header of a call to a function of this program
-// name one of `functions` instead. The table also holds the functions of all layers that are linked.
-// These read pointers from their closures, and no process of a job forges closures, so random ones
-// are only for functions without pointers. Ids that name no function stay. Requires: the table is
-// built.
+// name one of `functions` instead. The table also holds the functions of all layers that are
+// linked. These read pointers from their closures, and no process of a job forges closures, so
+// random ones are only for functions without pointers. Ids that name no function stay. Requires:
+// the table is built.
 inline void call_only(std::span<const FunctionId> functions, std::span<std::byte> message) {
   const uint32_t known = FunctionTable::fingerprint().functions;
   for (size_t at = 0; at + 8 <= message.size(); at += 8) {
