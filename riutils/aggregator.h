@@ -46,6 +46,9 @@ class BasicAggregator : public CallInterface<BasicAggregator<kMode>> {
     return messenger_.process_calls(most);
   }
   absl::Status shutdown(Deadline deadline) { return messenger_.shutdown(deadline); }
+  // See RDMAMessenger.
+  bool return_chunks() { return messenger_.return_chunks(); }
+  bool return_idle_chunks() { return messenger_.return_idle_chunks(); }
 
   [[nodiscard]] RDMAMessenger& messenger() { return messenger_; }
   [[nodiscard]] MessengerStatistics statistics() const { return messenger_.statistics(); }

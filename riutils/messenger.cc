@@ -1,5 +1,6 @@
 #include "riutils/messenger.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "riutils/internal/fabric_channel.h"
@@ -10,6 +11,22 @@ namespace {
 
 internal::FabricChannel& own(OutgoingChannel& channel) {
   return static_cast<internal::FabricChannel&>(channel);
+}
+
+void add(const MessengerStatistics& from, MessengerStatistics& sum) {
+  sum.publications += from.publications;
+  sum.chunks += from.chunks;
+  sum.requests += from.requests;
+  sum.chunks_filled += from.chunks_filled;
+  sum.chunks_consumed += from.chunks_consumed;
+  sum.chunks_returned += from.chunks_returned;
+  sum.pulls += from.pulls;
+  sum.wakes += from.wakes;
+  sum.events += from.events;
+  sum.refused += from.refused;
+  sum.deferred += from.deferred;
+  sum.deferred_bytes_high_water =
+      std::max(sum.deferred_bytes_high_water, from.deferred_bytes_high_water);
 }
 
 }  // namespace
@@ -38,9 +55,42 @@ size_t RDMAMessenger::process_calls(size_t most) {
 absl::Status RDMAMessenger::shutdown(Deadline deadline) {
   return own(*channel_).sender().shutdown(deadline);
 }
+
+bool RDMAMessenger::return_chunks() {
+  internal::FabricChannel& ending = own(*channel_);
+  internal::Runtime& runtime = ending.runtime();
+  const internal::ChannelState state = ending.sender().state();
+  if (state == internal::ChannelState::kUnopened) {
+    runtime.forget_ended();
+    return true;
+  }
+  if (state != internal::ChannelState::kOpen) return state == internal::ChannelState::kClosed;
+  auto next = std::make_shared<internal::FabricChannel>(
+      runtime, ending.index(), ending.destination(), ending.options(),
+      internal::ChannelUser::kWorker, ending.serial());
+  if (!ending.sender().end_if_quiet()) return false;
+  MessengerStatistics last = ending.sender().statistics();
+  last.chunks_consumed = last.chunks_filled;
+  last.chunks_returned = last.chunks;
+  add(last, earlier_);
+  accepted_ = 0;
+  runtime.add(next);
+  sender_ = &next->sender();
+  runtime.retire(
+      std::static_pointer_cast<internal::FabricChannel>(std::exchange(channel_, std::move(next))));
+  return true;
+}
+
+bool RDMAMessenger::return_idle_chunks() {
+  const uint64_t accepted = own(*channel_).sender().accepted_bytes();
+  return std::exchange(accepted_, accepted) == accepted && return_chunks();
+}
+
 ThreadId RDMAMessenger::destination() const { return channel_->destination(); }
 MessengerStatistics RDMAMessenger::statistics() const {
-  return own(*channel_).sender().statistics();
+  MessengerStatistics sum = earlier_;
+  add(own(*channel_).sender().statistics(), sum);
+  return sum;
 }
 Arrival RDMAMessenger::arrival() const { return own(*channel_).sender().arrival(); }
 

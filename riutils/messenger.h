@@ -42,6 +42,7 @@
 #ifndef CARIAMA_RIUTILS_MESSENGER_H_
 #define CARIAMA_RIUTILS_MESSENGER_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -94,6 +95,17 @@ class CARIAMA_RIUTILS_EXPORT RDMAMessenger : public CallInterface<RDMAMessenger>
   // shutdown() may be called again), UNAVAILABLE.
   absl::Status shutdown(Deadline deadline);
 
+  // Returns the channel's chunks to the receiver, which frees them when it has run all calls, and
+  // frees the memory of this end after that. Publishes the batch. The next call obtains chunks
+  // again, as the first one did; it runs after all earlier calls. Returns true if this end uses no
+  // chunks any more. Returns false, and keeps them, if calls are deferred, if a grant is
+  // outstanding or a function of this messenger waits, or if the end of the channel cannot be
+  // published without waiting. Never blocks.
+  bool return_chunks();
+  // As return_chunks(), if no call was issued since the last call of this function. Returns false
+  // if one was.
+  bool return_idle_chunks();
+
   [[nodiscard]] ThreadId destination() const;
   [[nodiscard]] MessengerStatistics statistics() const;
   // Returns the channel's arrival mode; kAuto before setup.
@@ -108,7 +120,33 @@ class CARIAMA_RIUTILS_EXPORT RDMAMessenger : public CallInterface<RDMAMessenger>
  private:
   std::shared_ptr<OutgoingChannel> channel_;
   ChannelSender* sender_;
+  MessengerStatistics earlier_;  // of channels whose chunks were returned
+  uint64_t accepted_ = 0;        // bytes, at the last return_idle_chunks()
 };
+
+namespace internal {
+
+// Tells an object with many channels when to look for idle ones: at most once per `interval`.
+class IdleTimer {
+ public:
+  // 0: never.
+  explicit IdleTimer(std::chrono::milliseconds interval) : interval_(interval) {}
+  // Reads the clock in one of 64 calls only, because an idle thread calls this again and again.
+  [[nodiscard]] bool expired() {
+    if (interval_.count() <= 0 || ++calls_ % 64 != 0) return false;
+    const auto now = std::chrono::steady_clock::now();
+    if (now < next_) return false;
+    next_ = now + interval_;
+    return true;
+  }
+
+ private:
+  const std::chrono::milliseconds interval_;
+  uint64_t calls_ = 0;
+  std::chrono::steady_clock::time_point next_{};
+};
+
+}  // namespace internal
 
 }  // namespace cariama
 

@@ -138,14 +138,25 @@ class BasicGlobal {
 
   // Publishes batches that are older than flush_age, then runs calls that have arrived for this
   // thread, from any sender, until none is left. Never blocks. Returns the number of calls that
-  // ran.
+  // ran. If none ran: returns the chunks of channels that were not used for
+  // MessengerOptions::return_after, within twice that time.
   size_t process_calls_all() {
     if (options_.flush_age.count() != 0) {
       for_each([](auto& calls) {
         if (calls.sender().batch_is_old()) static_cast<void>(calls.flush());
       });
     }
-    return thread_.fabric().process_calls();
+    const size_t ran = thread_.fabric().process_calls();
+    if (ran == 0 && idle_.expired()) return_idle_chunks();
+    return ran;
+  }
+  // Returns the chunks of all channels on which no call was issued since the last call of this
+  // function (RDMAMessenger::return_idle_chunks). Never blocks. Returns the number of channels that
+  // use no chunks any more.
+  size_t return_idle_chunks() {
+    size_t count = 0;
+    for_each([&](auto& calls) { count += calls.return_idle_chunks() ? 1 : 0; });
+    return count;
   }
   // Publishes all batches. Returns the first error, after it has tried every channel.
   CallResult flush_all() {
@@ -204,6 +215,7 @@ class BasicGlobal {
   ThreadContext& thread_;
   const MessengerOptions options_;
   std::vector<std::unique_ptr<Channel>> channels_;
+  internal::IdleTimer idle_{options_.return_after};
   Route route_{*this};
   std::shared_ptr<void> registration_;  // of route_; destroyed first
 };

@@ -54,6 +54,10 @@ absl::Status check_options(const MessengerOptions& options) {
                   ": they have to be from 1 to " + std::to_string(MessengerOptions::kMaxChunks) +
                   ", the first not above the second");
   }
+  if (options.return_after.count() < 0) {
+    return refuse("return_after is " + std::to_string(options.return_after.count()) +
+                  " ms: it has to be 0 or more");
+  }
   return absl::OkStatus();
 }
 

@@ -45,7 +45,8 @@ enum class Consumption : uint8_t {
 // * chunk_bytes. If the receiver has memory for fewer chunks, the channel works with fewer. If the
 // arrival mode is not kMapped, the sender also has two chunk images of chunk_bytes each (kPolled: 2
 // * chunk_bytes), and more while transfers are in flight. A thread that sends to each of P * T
-// threads therefore costs them at least P * T * chunks_per_request * chunk_bytes in all.
+// threads therefore costs them at least P * T * chunks_per_request * chunk_bytes in all, until
+// channels that are not used return their chunks (RDMAMessenger::return_chunks(), return_after).
 struct MessengerOptions {
   static constexpr uint64_t kMinChunkBytes = 1024;
   static constexpr uint64_t kMaxChunkBytes = uint64_t{1} << 27;
@@ -69,6 +70,11 @@ struct MessengerOptions {
   // transfers of its own. Not a limit for a call with Retry to a slow receiver: that call waits,
   // and runs incoming calls, until there is room or the receiver's process dies.
   std::chrono::milliseconds timeout{30'000};
+
+  // Objects with channels to many threads (messenger_global.h, routed_aggregator.h) return the
+  // chunks of channels that were not used for this long, when they find no incoming call to run.
+  // The next call of such a channel obtains chunks again. 0: they never do.
+  std::chrono::milliseconds return_after{10'000};
 
   // Returns the paper's values: c = 2, c_max = 16, chunks of eight 2 MiB superpages.
   [[nodiscard]] static MessengerOptions paper() {
@@ -94,10 +100,12 @@ struct MessengerOptions {
 struct MessengerStatistics {
   // Publications. With kMapped the fast path does not count calls that it publishes one by one.
   uint64_t publications = 0;
-  uint64_t chunks = 0;                     // chunks obtained from the receiver's process
-  uint64_t requests = 0;                   // service calls that obtained chunks (each up to 16)
-  uint64_t chunks_filled = 0;              // chunks ended: the next call did not fit, or shutdown
-  uint64_t chunks_consumed = 0;            // filled chunks that the sender knows to be consumed
+  uint64_t chunks = 0;         // chunks obtained from the receiver's process
+  uint64_t requests = 0;       // service calls that obtained chunks (each up to 16)
+  uint64_t chunks_filled = 0;  // chunks ended: the next call did not fit, or shutdown
+  // Filled chunks that the sender knows to be consumed. Those of a ring that was returned count.
+  uint64_t chunks_consumed = 0;
+  uint64_t chunks_returned = 0;            // chunks returned by return_chunks()
   uint64_t pulls = 0;                      // READs of the consumed count
   uint64_t wakes = 0;                      // wake-ups of a sleeping receiver
   uint64_t events = 0;                     // Arrival::kEvent: events that announce a publication

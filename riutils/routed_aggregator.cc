@@ -121,7 +121,17 @@ size_t RoutedAggregator::process_calls(size_t most) {
       }
     }
   }
-  return fabric_.process_calls(most);
+  const size_t ran = fabric_.process_calls(most);
+  if (ran == 0 && idle_.expired()) return_idle_chunks();
+  return ran;
+}
+
+size_t RoutedAggregator::return_idle_chunks() {
+  size_t count = 0;
+  for (const std::unique_ptr<Route>& route : routes_) {
+    if (route != nullptr && route->calls.return_idle_chunks()) ++count;
+  }
+  return count;
 }
 
 CallResult RoutedAggregator::shutdown(Deadline deadline) {
@@ -139,8 +149,9 @@ RoutingStatistics RoutedAggregator::statistics() const {
   for (const std::unique_ptr<Route>& route : routes_) {
     if (route == nullptr) continue;
     ++statistics.channels;
+    const MessengerStatistics channel = route->messenger.statistics();
     statistics.buffer_bytes +=
-        route->messenger.statistics().chunks * options_.messenger.chunk_bytes;
+        (channel.chunks - channel.chunks_returned) * options_.messenger.chunk_bytes;
   }
   const internal::Forwarder::Statistics forwarding =
       internal::Runtime::of(fabric_).forwarder(thread_.index()).statistics();

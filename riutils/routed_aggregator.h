@@ -176,7 +176,7 @@ struct RoutingOptions {
 struct RoutingStatistics {
   // Of this object.
   uint64_t channels = 0;      // opened so far
-  uint64_t buffer_bytes = 0;  // their chunks, in the receivers' processes
+  uint64_t buffer_bytes = 0;  // their chunks now, in the receivers' processes
   uint64_t routed = 0;        // calls that were accepted for two hops
   // Of this thread as a router, since the fabric was created.
   uint64_t forwarded = 0;                // calls: the hops that this thread added
@@ -224,8 +224,12 @@ class CARIAMA_RIUTILS_EXPORT RoutedAggregator {
   CallResult flush();
   // Publishes batches older than flush_age (if set), then runs at most `most` calls that have
   // arrived for this thread, and forwards those for others. Never blocks. Returns the number of
-  // calls that ran or were forwarded.
+  // calls that ran or were forwarded. If none: returns the chunks of channels that were not used
+  // for MessengerOptions::return_after, within twice that time.
   size_t process_calls(size_t most = SIZE_MAX);
+  // As BasicGlobal::return_idle_chunks(), for the channels of this thread. Those by which routers
+  // forward calls keep their chunks.
+  size_t return_idle_chunks();
   // Ends the channels of this thread (RDMAMessenger::shutdown). Returns the first error, after it
   // has tried every channel; also the failures that flush() returns. Routers may still have calls
   // to forward: to wait until all calls have run, use a TerminationDetector before. Must be called
@@ -312,6 +316,7 @@ class CARIAMA_RIUTILS_EXPORT RoutedAggregator {
   uint32_t own_node_ = 0;
   std::vector<std::unique_ptr<Route>> routes_;  // by slot_of()
   uint64_t routed_ = 0;
+  internal::IdleTimer idle_{options_.messenger.return_after};
 };
 
 }  // namespace cariama

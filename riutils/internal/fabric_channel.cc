@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <memory>
 #include <string>
 #include <utility>
 
@@ -18,7 +19,7 @@ constexpr uint32_t kNumberShift = 16;
 }  // namespace
 
 FabricChannel::FabricChannel(Runtime& runtime, ThreadIndex index, ThreadId destination,
-                             const MessengerOptions& options, ChannelUser user)
+                             const MessengerOptions& options, ChannelUser user, uint64_t follows)
     : runtime_(runtime),
       fabric_(runtime.fabric()),
       destination_(destination),
@@ -27,6 +28,7 @@ FabricChannel::FabricChannel(Runtime& runtime, ThreadIndex index, ThreadId desti
       index_(index),
       user_(user),
       serial_(runtime.next_serial()),
+      follows_(follows),
       options_(options),
       sender_(*this, options,
               destination < fabric_.total_threads()
@@ -51,6 +53,8 @@ absl::Status FabricChannel::write_ahead(RDMAMemory& source, uint64_t offset, uin
   }
   if (absl::Status range = check_range(&source, offset, bytes); !range.ok()) return range;
   if (absl::Status can_be = check_target(rank_, target, bytes); !can_be.ok()) return can_be;
+  // A task that runs meanwhile may replace the messenger's channel.
+  [[maybe_unused]] const std::shared_ptr<FabricChannel> self = weak_from_this().lock();
   auto transmitter = runtime_.transmitter(rank_, index_, user_);
   if (!transmitter.ok()) return transmitter.status();
   Synchronizer done;
@@ -143,6 +147,7 @@ absl::StatusOr<ChannelLink::Path> FabricChannel::path_to(const MeetReply& peer) 
 std::optional<absl::StatusOr<std::vector<ChannelLink::Chunk>>> FabricChannel::obtain(
     uint32_t count) {
   const ChunkRequest request{.serial = serial_,
+                             .follows = follows_,
                              .source_thread = fabric_.thread_of(fabric_.rank(), index_),
                              .worker = worker_,
                              .count = std::min(count, ChunkRequest::kMost),

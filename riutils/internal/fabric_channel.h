@@ -24,9 +24,11 @@ class FabricChannel final : public OutgoingChannel,
                             public ChannelLink,
                             public std::enable_shared_from_this<FabricChannel> {
  public:
-  // A channel of worker `index` of this process.
+  // A channel of worker `index` of this process. `follows`: the serial number of the channel whose
+  // calls the destination runs before those of this one, or 0. That channel's end was published.
   FabricChannel(Runtime& runtime, ThreadIndex index, ThreadId destination,
-                const MessengerOptions& options, ChannelUser user = ChannelUser::kWorker);
+                const MessengerOptions& options, ChannelUser user = ChannelUser::kWorker,
+                uint64_t follows = 0);
   ~FabricChannel() override;
 
   // ---- OutgoingChannel
@@ -64,6 +66,8 @@ class FabricChannel final : public OutgoingChannel,
   }
 
   [[nodiscard]] uint32_t index() const { return index_; }
+  [[nodiscard]] uint64_t serial() const { return serial_; }
+  [[nodiscard]] const MessengerOptions& options() const { return options_; }
   [[nodiscard]] Runtime& runtime() { return runtime_; }
 
  private:
@@ -80,6 +84,7 @@ class FabricChannel final : public OutgoingChannel,
   const uint32_t index_;   // of the sending worker
   const ChannelUser user_;
   const uint64_t serial_;
+  const uint64_t follows_;
   const MessengerOptions options_;
   Arrival arrival_ = Arrival::kAuto;
   Consumption consumption_ = Consumption::kPull;  // of the path

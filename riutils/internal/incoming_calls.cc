@@ -13,9 +13,11 @@
 namespace cariama::internal {
 namespace {
 
-constexpr uint64_t kPushed = 0;  // offset within IncomingChannel::words
+// Offsets within IncomingChannel::words.
+constexpr uint64_t kPushed = 0;
+constexpr uint64_t kLastPushed = 32;
 constexpr uint64_t kWords = 64;
-static_assert(sizeof(uint64_t) + RemoteSleeper::kScratchBytes <= kWords);
+static_assert(sizeof(uint64_t) + RemoteSleeper::kScratchBytes <= kLastPushed);
 
 constexpr uint32_t kMostNumbers = 1u << 15;  // an event has 15 bits for the channel's number
 
@@ -55,6 +57,7 @@ IncomingChannel::IncomingChannel(IncomingCalls& calls, uint32_t rank, const Chun
       number(number),
       key(key),
       words(std::move(local_words)),
+      follows(request.follows),
       receiver(*this, request.arrival, request.consumption, request.chunk_bytes,
                request.source_thread, std::move(chunks)) {
   std::memset(words.get_buffer(), 0, kWords);
@@ -78,13 +81,22 @@ void IncomingChannel::push(uint64_t consumed_chunks) {
         ->consumed_chunks.store(consumed_chunks, std::memory_order_release);
     return;
   }
-  // A WRITE of an earlier count that is still in flight may transfer this newer count instead. That
-  // is harmless: the count only grows.
-  std::atomic_ref(*reinterpret_cast<uint64_t*>(words.get_buffer() + kPushed))
+  // A WRITE of an earlier count that is still in flight may transfer a newer count instead. That is
+  // harmless, because the count only grows, except with the last count: when the sender has that,
+  // it frees the memory to which the WRITE goes. So the last count has a word of its own.
+  const bool last = receiver.ended();
+  const uint64_t at = last ? kLastPushed : kPushed;
+  std::atomic_ref(*reinterpret_cast<uint64_t*>(words.get_buffer() + at))
       .store(consumed_chunks, std::memory_order_relaxed);
-  // Errors are ignored: a failed peer does not need the count.
-  static_cast<void>(write_ahead(calls.fabric_, rank, words, kPushed, sizeof consumed_chunks,
-                                request.control.slice(0, sizeof consumed_chunks)));
+  // All counts take the same connection, in whichever thread the worker's calls run: a later count
+  // arrives later. Errors are ignored: a failed peer does not need the count.
+  auto through = path();
+  if (!through.ok()) return;
+  if (last) last_push->reset(1);
+  const absl::Status posted = (*through)->write(words, at, sizeof consumed_chunks,
+                                                request.control.slice(0, sizeof consumed_chunks),
+                                                last ? last_push.get() : nullptr);
+  if (last && !posted.ok()) last_push->reset(0);
 }
 
 void IncomingChannel::finished(const NotifyTarget* notify, const IncomingCall& call,
@@ -115,6 +127,7 @@ IncomingCalls::IncomingCalls(Fabric& fabric, uint32_t index)
             {"calls_run", calls_run_.value()},
             {"bytes_run", bytes_run_.value()},
             {"chunks_granted", chunks_granted_.load(std::memory_order_relaxed)},
+            {"chunks_freed", chunks_freed_.load(std::memory_order_relaxed)},
             {"calls_forwarded", forwarder_.forwarded().value()},
             {"calls_postponed", forwarder_.postponed().value()},
             {"calls_lost", forwarder_.lost().value()}};
@@ -268,10 +281,38 @@ void IncomingCalls::close(IncomingChannel* channel) {
       withheld_.push_back(std::move(piece));
     } else {
       static_cast<void>(memory_->free(std::move(piece)));
+      chunks_freed_.fetch_add(1, std::memory_order_relaxed);
     }
   }
-  static_cast<void>(memory_->free(std::move(channel->words)));
+  parting_.push_back({channel->rank, std::move(channel->words), std::move(channel->last_push)});
   accounts_.erase(account);
+}
+
+// Frees the words of ended channels whose last count has been transferred, or never will be.
+void IncomingCalls::free_parted() {
+  const auto ended = [&](Parting& parting) {
+    if (!parting.sent->done()) transmitters_[parting.rank]->queue().progress();
+    return parting.sent->done();
+  };
+  std::vector<Parting> left;
+  for (Parting& parting : parting_) {
+    if (!ended(parting)) {
+      left.push_back(std::move(parting));
+      continue;
+    }
+    const std::lock_guard lock(mutex_);
+    static_cast<void>(memory_->free(std::move(parting.words)));
+  }
+  parting_ = std::move(left);
+}
+
+bool IncomingCalls::may_run(IncomingChannel& channel) {
+  if (channel.follows == 0) [[likely]]
+    return true;
+  const std::lock_guard lock(mutex_);
+  if (accounts_.contains({channel.rank, channel.follows})) return false;
+  channel.follows = 0;
+  return true;
 }
 
 // ---- The thread that runs the calls -------------------------------------------------------------
@@ -306,9 +347,14 @@ size_t IncomingCalls::run(size_t most) {
   size_t count = 0;
   const size_t channels = channels_.size();
   bool ended = false;
+  bool follower = false;  // a channel was left out, because the one that it follows has not ended
   for (size_t i = 0; i < channels && count < most; ++i) {
     if (++first_ >= channels) first_ = 0;
     IncomingChannel& channel = *channels_[first_];
+    if (!may_run(channel)) {
+      follower = true;
+      continue;
+    }
     const RunningCalls running(fabric_, channel.rank);
     const uint64_t before = channel.receiver.consumed_bytes();
     if (const size_t ran = channel.receiver.run(most - count); ran != 0) {
@@ -329,10 +375,13 @@ size_t IncomingCalls::run(size_t most) {
     relax();
     relax();
   }
+  if (!parting_.empty()) [[unlikely]]
+    free_parted();
   const bool any_dead = any_dead_.load(std::memory_order_acquire);
   if (ended || (any_dead && count == 0)) [[unlikely]] {
     const auto is_over = [&](IncomingChannel* channel) {
       if (channel->receiver.ended()) return true;
+      if (channel->follows != 0) return false;  // its calls have not run yet
       if (!any_dead || count != 0 || channel->receiver.is_postponed()) return false;
       const std::lock_guard lock(mutex_);
       return dead_.contains(channel->rank);
@@ -342,6 +391,8 @@ size_t IncomingCalls::run(size_t most) {
       close(channel);
       return true;
     });
+    // Whoever called run() may sleep if no call ran.
+    if (follower && count == 0 && channels_.size() != channels) return run(most);
   }
   return count;
 }

@@ -16,6 +16,7 @@
 #include "dtutils/allocators/general_allocator.h"
 #include "dtutils/remote_doorbell.h"
 #include "dtutils/statistics.h"
+#include "dtutils/synchronizer.h"
 #include "dtutils/transmitter.h"
 #include "riutils/internal/channel_receiver.h"
 #include "riutils/internal/chunk_ring.h"
@@ -49,7 +50,11 @@ class IncomingChannel final : public ReceiverBackend, public RemoteSleeper {
   const ChunkRequest request;
   const uint32_t number;
   const uint64_t key;  // identifies the channel in the incoming memory map
-  RDMAMemory words;    // local registered words: the pushed count, the scratch of RemoteSleeper
+  RDMAMemory words;    // local registered words: the pushed counts, the scratch of RemoteSleeper
+  // Counted down when the WRITE of the last count has ended, which reads `words`.
+  std::unique_ptr<Synchronizer> last_push = std::make_unique<Synchronizer>(0);
+  // Used by the thread that runs the calls: ChunkRequest::follows, until that channel has ended.
+  uint64_t follows;
   ChannelReceiver receiver;
 
  private:
@@ -104,7 +109,17 @@ class IncomingCalls final : public CallSource {
     std::vector<RDMAMemory> memory;  // its chunks
   };
 
+  // Words of an ended channel, whose last count is still being transferred to process `rank`.
+  struct Parting {
+    uint32_t rank;
+    RDMAMemory words;
+    std::unique_ptr<Synchronizer> sent;
+  };
+
+  // Returns true if the calls of the channel may run: the channel that it follows has ended.
+  [[nodiscard]] bool may_run(IncomingChannel& channel);
   void close(IncomingChannel* channel);
+  void free_parted();
   void absorb();
 
   Fabric& fabric_;
@@ -126,12 +141,14 @@ class IncomingCalls final : public CallSource {
   std::vector<uint64_t> fresh_;  // keys absorbed since the last run()
   std::vector<IncomingChannel*> channels_;
   size_t first_ = 0;
+  std::vector<Parting> parting_;
   std::map<uint32_t, std::unique_ptr<Transmitter>> transmitters_;
   Forwarder forwarder_;
 
   Counter calls_run_;
   Counter bytes_run_;                        // of these calls, and of batch words
   std::atomic<uint64_t> chunks_granted_{0};  // by service threads
+  std::atomic<uint64_t> chunks_freed_{0};    // of ended channels
   CounterSet counters_;                      // last: reads the members above
 };
 

@@ -405,9 +405,8 @@ CallResult RingSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when
     const uint64_t deferred = backlog_.bytes();
     const TraceScope trace("riutils",
                            deferred != 0 ? "stall: deferred calls" : "stall: no free chunk");
-    lock.unlock();
-    static_cast<void>(link_.wait([&] { return look_for_room(deferred); }, kForever));
-    lock.lock();
+    wait_unlocked(lock,
+                  [&] { return link_.wait([&] { return look_for_room(deferred); }, kForever); });
   }
 }
 

@@ -116,6 +116,11 @@ class RingSender final : public ChannelSender {
   // and shutdown() may be called again), UNAVAILABLE. If the first chunks were requested and no
   // call needs them, returns OK; when they are granted, a helper thread ends the channel.
   [[nodiscard]] absl::Status shutdown(Deadline deadline);
+  // As shutdown(), if that needs no waiting, and if no later call of this channel is expected: the
+  // channel is open, no call is deferred, no grant is outstanding, and no function of the owner
+  // waits. Returns true if the end was published. Otherwise nothing has changed, except that the
+  // batch may be published.
+  [[nodiscard]] bool end_if_quiet();
   // Returns true if the peer does not access the channel's control memory any more: the receiver
   // has consumed everything after shutdown(), or the channel has failed or was never opened.
   [[nodiscard]] bool is_released() const;
@@ -161,6 +166,16 @@ class RingSender final : public ChannelSender {
   // The following functions require that mutex_ is held and the window is closed, unless stated
   // otherwise. `transmitter` belongs to the calling thread. Functions that take the lock release it
   // while they wait or call the link, and hold it again on return.
+  // Waits by `wait` without mutex_, and counts the wait.
+  template <typename Wait>
+  bool wait_unlocked(Lock& lock, Wait&& wait) {
+    ++waits_;
+    lock.unlock();
+    const bool ended = wait();
+    lock.lock();
+    --waits_;
+    return ended;
+  }
   void enter(ChannelState to);
   void fail(absl::Status status);
   // Returns the reason why no call is accepted any more, or OK.
@@ -286,6 +301,7 @@ class RingSender final : public ChannelSender {
   bool in_link_ = false;      // a thread is inside link_.open() or link_.obtain(), without mutex_
   bool chunk_asked_ = false;  // the answer to a link_.obtain() is outstanding
   bool chunk_open_ = false;   // the ring's current chunk is being filled
+  uint32_t waits_ = 0;        // waits of the owner for room, a grant or transfers, without mutex_
   uint64_t consumed_ = 0;     // number of ended chunks known to be consumed
   uint64_t chunk_first_ = 0;  // stream offset of the first call in this chunk
   std::byte* closed_at_ = nullptr;  // window closed: the channel's current position

@@ -101,17 +101,15 @@ absl::Status RingSender::await_chunks(Lock& lock) {
   absl::StatusOr<bool> granted = poll_requests(lock);
   if (granted.ok() && !*granted) {
     const TraceScope trace("riutils", "stall: chunks requested", "chunks", wanted_);
-    lock.unlock();
-    const bool ended = link_.wait(
-        [&] {
-          Lock look(mutex_);
-          // The helper thread may have taken the answer, and it may have been an error.
-          if (ring_.size() == 0 && refusal().ok()) want_chunks();
-          granted = poll_requests(look);
-          return !granted.ok() || *granted;
-        },
-        deadline_after(options_.timeout));
-    lock.lock();
+    const auto look = [&] {
+      Lock again(mutex_);
+      // The helper thread may have taken the answer, and it may have been an error.
+      if (ring_.size() == 0 && refusal().ok()) want_chunks();
+      granted = poll_requests(again);
+      return !granted.ok() || *granted;
+    };
+    const bool ended =
+        wait_unlocked(lock, [&] { return link_.wait(look, deadline_after(options_.timeout)); });
     if (!ended) {
       granted = make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
                            peer_ + " did not grant chunks in time",
@@ -216,15 +214,13 @@ RingSender::Progress RingSender::make_room(Lock& lock, uint64_t bytes) {
   };
   if (step()) return progress;
   const TraceScope trace("riutils", "stall: transfers");
-  lock.unlock();
-  const bool ended = wait_until(
-      [&] {
-        const std::lock_guard again(mutex_);
-        close_window();  // the wait hook may run tasks that send
-        return !refusal().ok() || !backlog_.empty() || step();
-      },
-      deadline_after(options_.timeout));
-  lock.lock();
+  const auto look = [&] {
+    const std::lock_guard again(mutex_);
+    close_window();  // the wait hook may run tasks that send
+    return !refusal().ok() || !backlog_.empty() || step();
+  };
+  const bool ended =
+      wait_unlocked(lock, [&] { return wait_until(look, deadline_after(options_.timeout)); });
   if (!ended) {
     fail(make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kLink,
                     "transfers to " + peer_ + " did not complete in time"));
@@ -359,6 +355,20 @@ absl::Status RingSender::shutdown(Deadline deadline) {
                     peer_ + " did not make room for " + std::to_string(backlog_.bytes()) +
                         " bytes of calls in time",
                     "let it process its calls");
+}
+
+bool RingSender::end_if_quiet() {
+  const TellWaiters tell(*this);
+  Lock lock(mutex_);
+  // A grant that no call waits for any more is taken, so that the end marker reports its chunks.
+  if (state_ == ChannelState::kOpen && waits_ == 0 && chunk_asked_ && !in_link_) {
+    static_cast<void>(poll_requests(lock));
+  }
+  if (state_ != ChannelState::kOpen || waits_ != 0 || chunk_asked_ || in_link_) return false;
+  close_window();
+  if (!chunk_open_ && advance(path_->transmitter) != Progress::kDone) return false;
+  enter(ChannelState::kClosing);
+  return finish(path_->transmitter) == Progress::kDone;
 }
 
 // The condition on which shutdown() waits. Returns true if the channel has ended, or if only the

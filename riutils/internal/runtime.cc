@@ -109,6 +109,11 @@ void Runtime::retire(std::shared_ptr<FabricChannel> channel) {
   forget_released();
 }
 
+void Runtime::forget_ended() {
+  const std::lock_guard lock(mutex_);
+  forget_released();
+}
+
 void Runtime::forget_released() {
   std::erase_if(retired_, [&](const std::shared_ptr<FabricChannel>& channel) {
     if (channel.use_count() > 1 || !channel->sender().is_released()) return false;

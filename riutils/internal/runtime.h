@@ -77,6 +77,8 @@ class Runtime final : public CallSourceRegistry {
   // Takes over the channel of a destroyed messenger and destroys it after RingSender::is_released
   // returns true.
   void retire(std::shared_ptr<FabricChannel> channel);
+  // Destroys the channels of retire() that are released by now.
+  void forget_ended();
   void drain_later(FabricChannel* channel);
   // Returns OK, or the reason why no channel may be opened any more.
   [[nodiscard]] absl::Status status() const;
