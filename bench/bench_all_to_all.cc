@@ -390,7 +390,7 @@ class Job {
                    uint64_t before) {
     if (round.what == kMemory) {
       if (number % threads_ == 0) {
-        const uint64_t chunks = counted("chunks_granted");
+        const uint64_t chunks = counted("chunks_granted") - counted("chunks_freed");
         tally_->memory(number / threads_) = {
             .superpage_bytes = MemoryBudget::process().used() - before,
             .chunk_bytes = chunks * options_.messenger.chunk_bytes,

@@ -52,8 +52,10 @@ struct MessengerOptions {
   static constexpr uint64_t kMaxChunkBytes = uint64_t{1} << 27;
   static constexpr uint32_t kMaxChunks = 256;
 
-  uint32_t chunks_per_request = 2;  // the paper's c, from 1 to max_chunks
-  uint32_t max_chunks = 16;         // the paper's c_max, from 1 to kMaxChunks
+  // The number of first chunks: the paper's c, from 1 to max_chunks. A channel that is used for
+  // more than a chunk obtains the second one when the first is full.
+  uint32_t chunks_per_request = 1;
+  uint32_t max_chunks = 16;  // the paper's c_max, from 1 to kMaxChunks
   // From kMinChunkBytes to kMaxChunkBytes. Limits the length of a call: max_call_bytes(). With the
   // default, two chunks in each direction take a part of a core's L2 cache only.
   uint64_t chunk_bytes = 32u << 10;
@@ -79,6 +81,7 @@ struct MessengerOptions {
   // Returns the paper's values: c = 2, c_max = 16, chunks of eight 2 MiB superpages.
   [[nodiscard]] static MessengerOptions paper() {
     MessengerOptions options;
+    options.chunks_per_request = 2;
     options.chunk_bytes = 16u << 20;
     return options;
   }

@@ -405,8 +405,7 @@ CallResult RingSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when
     const uint64_t deferred = backlog_.bytes();
     const TraceScope trace("riutils",
                            deferred != 0 ? "stall: deferred calls" : "stall: no free chunk");
-    wait_unlocked(lock,
-                  [&] { return link_.wait([&] { return look_for_room(deferred); }, kForever); });
+    unlocked(lock, [&] { return link_.wait([&] { return look_for_room(deferred); }, kForever); });
   }
 }
 

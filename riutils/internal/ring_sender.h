@@ -166,12 +166,12 @@ class RingSender final : public ChannelSender {
   // The following functions require that mutex_ is held and the window is closed, unless stated
   // otherwise. `transmitter` belongs to the calling thread. Functions that take the lock release it
   // while they wait or call the link, and hold it again on return.
-  // Waits by `wait` without mutex_, and counts the wait.
-  template <typename Wait>
-  bool wait_unlocked(Lock& lock, Wait&& wait) {
+  // Calls `body`, which waits, without mutex_, and counts it as a wait of the owner meanwhile.
+  template <typename Body>
+  bool unlocked(Lock& lock, Body&& body) {
     ++waits_;
     lock.unlock();
-    const bool ended = wait();
+    const bool ended = body();
     lock.lock();
     --waits_;
     return ended;

@@ -109,7 +109,7 @@ absl::Status RingSender::await_chunks(Lock& lock) {
       return !granted.ok() || *granted;
     };
     const bool ended =
-        wait_unlocked(lock, [&] { return link_.wait(look, deadline_after(options_.timeout)); });
+        unlocked(lock, [&] { return link_.wait(look, deadline_after(options_.timeout)); });
     if (!ended) {
       granted = make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
                            peer_ + " did not grant chunks in time",
@@ -220,7 +220,7 @@ RingSender::Progress RingSender::make_room(Lock& lock, uint64_t bytes) {
     return !refusal().ok() || !backlog_.empty() || step();
   };
   const bool ended =
-      wait_unlocked(lock, [&] { return wait_until(look, deadline_after(options_.timeout)); });
+      unlocked(lock, [&] { return wait_until(look, deadline_after(options_.timeout)); });
   if (!ended) {
     fail(make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kLink,
                     "transfers to " + peer_ + " did not complete in time"));

@@ -561,7 +561,8 @@ TEST_P(Channel, CallsMadeWhileObtainingGoFirst) {
 TEST_P(Channel, OptionsAreChecked) {
   for (const MessengerOptions& options :
        {MessengerOptions{.chunk_bytes = 512}, MessengerOptions{.chunk_bytes = 1025},
-        MessengerOptions{.chunks_per_request = 0}, MessengerOptions{.max_chunks = 1},
+        MessengerOptions{.chunks_per_request = 0},
+        MessengerOptions{.chunks_per_request = 2, .max_chunks = 1},
         MessengerOptions{.return_after = std::chrono::milliseconds(-1)},
         MessengerOptions{.chunks_per_request = 300, .max_chunks = 300}}) {
     ChannelRig rig(GetParam(), options);

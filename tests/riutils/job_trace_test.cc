@@ -81,7 +81,7 @@ int make_calls(std::string_view role) {
       MessengerOptions options;
       options.arrival = arrival_of(role);
       options.chunk_bytes = 4096;
-      options.max_chunks = 2;
+      options.chunks_per_request = options.max_chunks = 2;
       RDMAMessenger messenger(**self, next, options);
       for (int i = 0; i < kSingle; ++i) {
         if (!messenger.call(count).ok()) return 94;

@@ -42,6 +42,7 @@ inline LocalJobOptions job_on(const ChannelCase& channel, uint32_t processes = 2
 inline MessengerOptions small_channel(const ChannelCase& channel) {
   MessengerOptions options;
   options.chunk_bytes = 4096;
+  options.chunks_per_request = 2;
   options.max_chunks = 4;
   options.arrival = channel.arrival;
   return options;
