@@ -449,7 +449,7 @@ bool RingSender::look_for_room(uint64_t deferred_before) {
   if (deferred_before != 0 || ring_.size() == 0) return true;
   const Progress progress = find_free_chunk(path_->transmitter);
   return progress == Progress::kDone || progress == Progress::kFailed ||
-         (progress == Progress::kFull && chunk_open_ && granted() < limit_);
+         (progress == Progress::kFull && chunk_open_ && may_grow());
 }
 
 // ---- Statistics ---------------------------------------------------------------------------------

@@ -194,6 +194,8 @@ class RingSender final : public ChannelSender {
   [[nodiscard]] uint32_t granted() const {
     return static_cast<uint32_t>(ring_.size() + unreported_.size());
   }
+  // Returns true if further chunks may be requested.
+  [[nodiscard]] bool may_grow();
   // Returns kDone if the chunk to be opened next is free, else kFull, kTransfers or kFailed.
   [[nodiscard]] Progress find_free_chunk(Transmitter* transmitter);
   // Sets consumed_ from the receiver's count. Returns kDone, kTransfers or kFailed.
@@ -295,8 +297,9 @@ class RingSender final : public ChannelSender {
 
   ChunkRing<ChannelLink::Chunk> ring_;
   std::vector<ChannelLink::Chunk> unreported_;  // granted; the next end marker reports them
-  // Maximum of granted(): max_chunks, or less if the receiver's memory is exhausted.
+  // Maximum of granted(): max_chunks, or less for some time if memory for more was exhausted.
   uint32_t limit_;
+  std::chrono::steady_clock::time_point limited_until_{};
   uint32_t wanted_ = 0;       // granted() to be reached by requests
   bool in_link_ = false;      // a thread is inside link_.open() or link_.obtain(), without mutex_
   bool chunk_asked_ = false;  // the answer to a link_.obtain() is outstanding

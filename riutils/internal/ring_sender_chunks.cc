@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -8,6 +9,14 @@
 #include "riutils/internal/ring_sender.h"
 
 namespace cariama::internal {
+namespace {
+
+// After a request that found no memory for more chunks, the next one is sent after the channel's
+// timeout, but within these limits.
+constexpr std::chrono::milliseconds kLeastPause{10};
+constexpr std::chrono::milliseconds kMostPause{1000};
+
+}  // namespace
 
 // ---- Requests -----------------------------------------------------------------------------------
 
@@ -59,9 +68,11 @@ absl::StatusOr<bool> RingSender::poll_requests(Lock& lock) {
   }
   if (status.ok()) return true;
   wanted_ = granted();
-  // The receiver has no memory for more chunks: continue with the chunks that were granted.
+  // The receiver has no memory for more chunks now: continue with the chunks that were granted.
   if (absl::IsResourceExhausted(status) && granted() != 0) {
     limit_ = granted();
+    limited_until_ =
+        std::chrono::steady_clock::now() + std::clamp(options_.timeout, kLeastPause, kMostPause);
     return true;
   }
   return status;
@@ -122,6 +133,13 @@ absl::Status RingSender::await_chunks(Lock& lock) {
 }
 
 // ---- Chunks -------------------------------------------------------------------------------------
+
+bool RingSender::may_grow() {
+  if (limit_ < options_.max_chunks && std::chrono::steady_clock::now() >= limited_until_) {
+    limit_ = options_.max_chunks;
+  }
+  return granted() < limit_;
+}
 
 RingSender::Progress RingSender::count_consumed(Transmitter* transmitter,
                                                 const ChannelLink::Chunk& next) {
@@ -184,7 +202,7 @@ RingSender::Progress RingSender::advance(Transmitter* transmitter) {
   if (found == Progress::kFailed || found == Progress::kTransfers) return found;
   if (chunk_open_) {
     // The end marker reports the chunks that were granted: request them before it is written.
-    if (found == Progress::kFull && granted() < limit_) return Progress::kGrant;
+    if (found == Progress::kFull && may_grow()) return Progress::kGrant;
     absl::Status ended = flush_batch(transmitter, "publish: chunk is full");
     if (ended.ok()) ended = end_chunk(transmitter, 0);
     if (!ended.ok()) {
