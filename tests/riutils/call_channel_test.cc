@@ -505,34 +505,6 @@ TEST_P(Channel, GrowthEndsWhereMemoryEnds) {
   EXPECT_TRUE(absl::IsResourceExhausted(send<false>(none, kRetry).status()));
 }
 
-// The channel asks again later: exhausted memory may become free.
-TEST_P(Channel, GrowthContinuesWhenMemoryIsFreeAgain) {
-  ChannelRig rig(GetParam(), {.chunks_per_request = 1,
-                              .max_chunks = 4,
-                              .chunk_bytes = 1024,
-                              .timeout = std::chrono::milliseconds(50)});
-  rig.polls_while_waiting = false;
-  rig.grants_left = 1;
-  uint64_t requests = 0;
-  rig.on_obtain = [&] { ++requests; };
-  while (send<false>(rig, kFail).ok()) ASSERT_LT(next_, 1000u);
-  EXPECT_EQ(rig.granted, 1u);
-  EXPECT_EQ(requests, 2u);
-  for (int i = 0; i < 5; ++i) static_cast<void>(send<false>(rig, kFail).ok());
-  EXPECT_LE(requests, 3u) << "each call does not ask again";
-  rig.grants_left = 20;
-  EXPECT_TRUE(wait_until(
-      [&] {
-        EXPECT_TRUE(rig.receive_all());
-        while (send<false>(rig, kFail).ok()) {
-        }
-        return rig.granted == 4;
-      },
-      deadline_after(testing::kPatience)));
-  ASSERT_TRUE(rig.receive_all());
-  expect_all_run();
-}
-
 // Inside a call, the first call of a channel is deferred under every policy. Until the helper
 // thread has set the channel up, Fail is refused; the receiver is not behind then.
 TEST_P(Channel, InsideACallTheSetUpIsLeftToTheHelper) {

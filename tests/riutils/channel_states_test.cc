@@ -240,5 +240,30 @@ TEST_P(ChannelStates, SetupDoesNotTakeAnErrorOfTheHelperForAGrant) {
   EXPECT_FALSE(set_up.ok()) << "no chunk was granted";
 }
 
+// The channel asks again later: exhausted memory may become free.
+TEST_P(ChannelStates, GrowthContinuesWhenMemoryIsFreeAgain) {
+  ChannelRig rig(GetParam(), small_chunks(1, 4, short_timeout()));
+  rig.polls_while_waiting = false;
+  rig.grants_left = 1;
+  uint64_t requests = 0;
+  rig.on_obtain = [&] { ++requests; };
+  while (send(rig, kRefuse).ok()) ASSERT_LT(next_, 1000u);
+  EXPECT_EQ(rig.granted, 1u);
+  EXPECT_EQ(requests, 2u);
+  for (int i = 0; i < 5; ++i) static_cast<void>(send(rig, kRefuse).ok());
+  EXPECT_LE(requests, 3u) << "each call does not ask again";
+  rig.grants_left = 20;
+  EXPECT_TRUE(wait_until(
+      [&] {
+        EXPECT_TRUE(rig.receive_all());
+        while (send(rig, kRefuse).ok()) {
+        }
+        return rig.granted == 4;
+      },
+      deadline_after(testing::kPatience)));
+  ASSERT_TRUE(rig.receive_all());
+  expect_all_run();
+}
+
 }  // namespace
 }  // namespace cariama
