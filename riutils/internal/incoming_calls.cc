@@ -291,7 +291,10 @@ void IncomingCalls::close(IncomingChannel* channel) {
 // Frees the words of ended channels whose last count has been transferred, or never will be.
 void IncomingCalls::free_parted() {
   const auto ended = [&](Parting& parting) {
-    if (!parting.sent->done()) transmitters_[parting.rank]->queue().progress();
+    const auto through = transmitters_.find(parting.rank);  // none after stop()
+    if (!parting.sent->done() && through != transmitters_.end()) {
+      through->second->queue().progress();
+    }
     return parting.sent->done();
   };
   std::vector<Parting> left;

@@ -190,11 +190,17 @@ TEST_P(CallResults, APlainNotificationIsOneCallAndARemoteObjectsOneWrite) {
       FabricStatistics at[4];
       for (int i = 1; i <= 3; ++i) {
         EXPECT_TRUE(fabric.wait_polling([&] { return phase.load() == i; }, soon()));
-        // An answer is counted after it was posted, possibly after its caller has received it. So
-        // wait until all expected answers are counted: two of the set-up, then those of the calls.
+        // An answer or a write is counted after it was posted, possibly after its caller has
+        // received it. So wait until all expected ones are counted: the two answers of the set-up,
+        // then those of the calls, and the writes of results.
         const uint64_t least = i == 1 ? 2 : at[i - 1].calls_sent + 1 + (i == 2 ? kCalls : 0);
-        EXPECT_TRUE(
-            fabric.wait_polling([&] { return fabric.statistics().calls_sent >= least; }, soon()));
+        const uint64_t writes = i == 3 ? at[2].writes + kCalls + kBuffers : 0;
+        EXPECT_TRUE(fabric.wait_polling(
+            [&] {
+              const FabricStatistics now = fabric.statistics();
+              return now.calls_sent >= least && now.writes >= writes;
+            },
+            soon()));
         at[i] = fabric.statistics();
         must(call(fabric, 0, [i] { phase = i + 10; }));
       }
