@@ -242,7 +242,7 @@ TEST_P(ChannelStates, SetupDoesNotTakeAnErrorOfTheHelperForAGrant) {
 
 // The channel asks again later: exhausted memory may become free.
 TEST_P(ChannelStates, GrowthContinuesWhenMemoryIsFreeAgain) {
-  ChannelRig rig(GetParam(), small_chunks(1, 4, short_timeout()));
+  ChannelRig rig(GetParam(), small_chunks(1, 4));
   rig.polls_while_waiting = false;
   rig.grants_left = 1;
   uint64_t requests = 0;
