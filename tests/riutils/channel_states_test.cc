@@ -42,7 +42,7 @@ class ChannelStates : public ::testing::TestWithParam<RigOptions> {
             .timeout = timeout};
   }
   // The timeout of a test in which a request is not answered, but other calls succeed.
-  static milliseconds short_timeout() { return milliseconds(pulls() ? 500 : 50); }
+  static milliseconds short_timeout() { return milliseconds(pulls() ? 1500 : 100); }
   // On these transports the sender READs the receiver's count, which has to complete within the
   // timeout, too: each poll of a simulated fabric executes one event, and the sender sleeps between
   // polls.
