@@ -290,23 +290,16 @@ void IncomingCalls::close(IncomingChannel* channel) {
 
 // Frees the words of ended channels whose last count has been transferred, or never will be.
 void IncomingCalls::free_parted() {
-  const auto ended = [&](Parting& parting) {
+  std::erase_if(parting_, [&](Parting& parting) {
     const auto through = transmitters_.find(parting.rank);  // none after stop()
     if (!parting.sent->done() && through != transmitters_.end()) {
       through->second->queue().progress();
     }
-    return parting.sent->done();
-  };
-  std::vector<Parting> left;
-  for (Parting& parting : parting_) {
-    if (!ended(parting)) {
-      left.push_back(std::move(parting));
-      continue;
-    }
+    if (!parting.sent->done()) return false;
     const std::lock_guard lock(mutex_);
     static_cast<void>(memory_->free(std::move(parting.words)));
-  }
-  parting_ = std::move(left);
+    return true;
+  });
 }
 
 bool IncomingCalls::may_run(IncomingChannel& channel) {
@@ -394,7 +387,7 @@ size_t IncomingCalls::run(size_t most) {
       close(channel);
       return true;
     });
-    // Whoever called run() may sleep if no call ran.
+    // The calls of a channel that was left out may run now, and a thread that gets 0 may sleep.
     if (follower && count == 0 && channels_.size() != channels) return run(most);
   }
   return count;

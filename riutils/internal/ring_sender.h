@@ -166,6 +166,7 @@ class RingSender final : public ChannelSender {
   // The following functions require that mutex_ is held and the window is closed, unless stated
   // otherwise. `transmitter` belongs to the calling thread. Functions that take the lock release it
   // while they wait or call the link, and hold it again on return.
+
   // Calls `body`, which waits, without mutex_, and counts it as a wait of the owner meanwhile.
   template <typename Body>
   bool unlocked(Lock& lock, Body&& body) {
@@ -176,6 +177,7 @@ class RingSender final : public ChannelSender {
     --waits_;
     return ended;
   }
+
   void enter(ChannelState to);
   void fail(absl::Status status);
   // Returns the reason why no call is accepted any more, or OK.

@@ -139,6 +139,7 @@ inline void report_messenger(const OptionRows& option, const MessengerOptions& m
   option(of, "consumption",
          std::string(messenger.consumption == Consumption::kPush ? "push" : "pull"));
   option(of, "timeout", static_cast<uint64_t>(messenger.timeout.count()), "ms");
+  option(of, "return_after", static_cast<uint64_t>(messenger.return_after.count()), "ms");
 }
 
 inline void report_options(Report& report) {
