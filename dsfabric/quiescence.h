@@ -49,7 +49,6 @@
 #define CARIAMA_DSFABRIC_QUIESCENCE_H_
 
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -95,15 +94,17 @@ class WaveComparison {
   // Returns true if every begun unit had ended at the moment between the previous wave and this
   // one. `setting` identifies the set of failed processes, which must be equal in both waves.
   [[nodiscard]] bool ended(uint64_t begun, uint64_t ended, uint64_t setting) {
-    const bool quiet = ended_before_.has_value() && *ended_before_ == begun && setting == setting_;
+    const bool quiet = has_previous_ && ended_before_ == begun && setting == setting_;
+    has_previous_ = true;
     ended_before_ = ended;
     setting_ = setting;
     return quiet;
   }
-  void reset() { ended_before_.reset(); }
+  void reset() { has_previous_ = false; }
 
  private:
-  std::optional<uint64_t> ended_before_;
+  bool has_previous_ = false;
+  uint64_t ended_before_ = 0;
   uint64_t setting_ = 0;
 };
 

@@ -41,7 +41,7 @@ Host::Host(Fabric* fabric, uint32_t threads, Aggregation aggregation)
       aggregation_(aggregation),
       dead_(size_) {
   for (uint32_t i = 0; i < num_threads_; ++i) {
-    threads_.push_back(std::make_unique<HostThread>());
+    threads_.push_back(std::make_unique<HostThread>(size_));
     threads_.back()->host = this;
     threads_.back()->index = i;
   }
@@ -102,7 +102,7 @@ absl::Status Host::enter(uint32_t index) {
     absl::StatusOr<std::unique_ptr<ThreadContext>> context = fabric_->init_thread(index);
     if (!context.ok()) return context.status();
     self.context = *std::move(context);
-    self.aggregators = std::make_unique<PeerAggregators>(*self.context, aggregation_);
+    self.aggregators = std::make_unique<PeerAggregators>(*self.context, aggregation_, self.posts);
   }
   this_worker = &self;
   return absl::OkStatus();
@@ -120,7 +120,14 @@ void Host::leave(uint32_t index) {
   this_worker = nullptr;
 }
 
-bool internal::is_worker() { return this_worker != nullptr; }
+internal::Reception::Reception(Rank caller) : caller_(caller) {
+  accepted_ = this_worker != nullptr && this_worker->host->alive(caller);
+  if (accepted_) ++this_worker->receptions;
+}
+internal::Reception::~Reception() {
+  if (accepted_) --this_worker->receptions;
+}
+void internal::Reception::end_post() { this_worker->posts.end(caller_); }
 
 void internal::check_refusal(const absl::Status& refusal) {
   if (refusal.code() != absl::StatusCode::kResourceExhausted) return;
@@ -167,13 +174,48 @@ void Host::wake_workers() {
   }
 }
 
+Host::Posts Host::posts() const {
+  Posts sum;
+  for (uint32_t rank = 0; rank < size_; ++rank) {
+    if (!alive(rank)) continue;
+    for (const auto& thread : threads_) {
+      sum.begun += thread->posts.begun(rank);
+      sum.ended += thread->posts.ended(rank);
+    }
+  }
+  return sum;
+}
+
+bool Host::passed() {
+  const uint64_t now = passes_.load(std::memory_order_relaxed);
+  // One reception is that of the command whose handler calls this function.
+  bool all = threads_[0]->receptions <= 1;
+  for (uint32_t i = 1; i < num_threads_; ++i) {
+    // Acquire: pairs with the release in round(). The effects of the calls are visible.
+    if (threads_[i]->passed.load(std::memory_order_acquire) == now) continue;
+    all = false;
+    if (fabric_ != nullptr) fabric_->wake(i);
+  }
+  if (all) passes_.store(now + 1, std::memory_order_seq_cst);
+  return all;
+}
+
 bool Host::may_rest(const HostThread& self) {
   if (ending_.load(std::memory_order_seq_cst)) return false;
+  if (self.passed.load(std::memory_order_relaxed) != passes_.load(std::memory_order_seq_cst)) {
+    return false;  // passed() waits for the next round of this worker
+  }
   HostedSearch* active = active_.load(std::memory_order_seq_cst);
   return active == nullptr || !active->has_work(self.index);
 }
 
 bool Host::round(HostThread& self) {
+  // Acquire: pairs with the release in passed(). The calls of this round see which processes had
+  // died by then.
+  if (const uint64_t passes = passes_.load(std::memory_order_acquire);
+      self.passed.load(std::memory_order_relaxed) != passes) {
+    self.passed.store(passes, std::memory_order_release);
+  }
   const size_t calls = fabric_ != nullptr ? fabric_->process_calls() : 0;
   if (self.index == 0 && ++rounds_ % kRoundsBetweenLooks == 0) look_for_deaths();
   HostedSearch* active = active_.load(std::memory_order_acquire);

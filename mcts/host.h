@@ -84,10 +84,15 @@ template <typename T>
 
 // The state of one worker.
 struct HostThread {
+  explicit HostThread(uint32_t processes) : posts(processes) {}
+
   Host* host = nullptr;
   uint32_t index = 0;
   std::unique_ptr<ThreadContext> context;        // nullptr in a host without a fabric
+  PostCounts posts;                              // outlives `aggregators`
   std::unique_ptr<PeerAggregators> aggregators;  // nullptr in a host without a fabric
+  uint32_t receptions = 0;                       // calls that the worker is running
+  std::atomic<uint64_t> passed{0};               // the last value of Host::passes_ that it has read
   std::atomic<int64_t> idle_ns{0};               // time that it has slept
   std::vector<LocalInstance*> instances;         // cache of Host::local_here(), by instance_slot()
   Random random{0};                              // for rollouts and new nodes; each search seeds it
@@ -160,6 +165,19 @@ class CARIAMA_MCTS_EXPORT Host {
     if (known == nullptr) known = &thread.host->template local<T>();
     return static_cast<T&>(*known);
   }
+  // Returns the sum of the counts of posts of this process, without those to and from the processes
+  // that it has marked as dead.
+  struct Posts {
+    uint64_t begun = 0;
+    uint64_t ended = 0;
+  };
+  [[nodiscard]] Posts posts() const;
+  // Called by worker 0, repeatedly, until it returns true. Then no worker is running a call that a
+  // process had sent which was marked as dead before the first call of this function: all workers
+  // were outside of calls at some moment since the last time that it returned true, and no worker
+  // accepts a call of such a process any more. So it takes two returns of true from the moment of
+  // interest on. Wakes the workers for which it waits.
+  [[nodiscard]] bool passed();
   // Makes the workers of this process call work() of this search from now on.
   void activate(HostedSearch* search);
   // Wakes all sleeping workers of this process, except the calling one. They poll for work.
@@ -215,6 +233,7 @@ class CARIAMA_MCTS_EXPORT Host {
   std::atomic<uint64_t> handed_back_{0};  // number of hand_back() calls
   std::atomic<bool> ending_{false};
   bool ended_ = false;
+  std::atomic<uint64_t> passes_{1};  // number of passed() calls that returned true, plus 1
   // Armed by each worker that sleeps. With a fabric it stands for the doorbells of Fabric::wait().
   Doorbell doorbell_;
   uint64_t rounds_ = 0;

@@ -31,17 +31,19 @@ struct Command {
 struct CommandReply {
   Rank rank;
   uint64_t number = 0;  // of the command; 0: the process died before it replied
-  // One-way calls, i.e. calls without a reply, that this process has sent and has run since it
-  // started (see quiesce()).
-  uint64_t posts_sent = 0;
-  uint64_t posts_handled = 0;
+  Host::Posts posts;    // of this process, see quiesce()
+  uint32_t living = 0;  // processes that this process has not marked as dead
+  // This process has no work of a dead process left: it runs no call of one, and has no job and no
+  // operation that one has caused. Meaningful only after a death.
+  bool settled = false;
   bool collecting = false;  // kCollect: another step is needed
   Statistics statistics{};
 };
 
 // Base of a process's part of a search: sends commands to all processes and collects the replies.
-// Requires: Derived has `CommandReply carry_out(const Command&)`, which this class calls in worker
-// 0 of each process. Not thread-safe: only worker 0 may use it.
+// Requires: Derived has `CommandReply carry_out(const Command&)`, and `bool settled()`, which
+// returns true if this process has no job and no operation that another process has caused. This
+// class calls both in worker 0 of each process. Not thread-safe: only worker 0 may use it.
 template <typename Derived>
 class CommandedSearch : public HostedSearch {
  public:
@@ -71,25 +73,29 @@ class CommandedSearch : public HostedSearch {
     return replies_;
   }
 
-  // Rank 0 only. Blocks until all one-way calls of all processes have run, and also the one-way
-  // calls that these sent. One-way calls free nodes, send copies of nodes and their counts,
-  // request and offer new nodes, and report their names and those of freed ones. Each command is
-  // one wave of the termination detection (dsfabric/quiescence.h). The counts of a dead process are
-  // lost, so that sent and run calls differ: then the search waits until two waves of the same
-  // processes have the same counts.
+  // Rank 0 only. Blocks until all posts of all processes have run, and also the posts that these
+  // sent. Posts free nodes, send copies of nodes and their counts, request and offer new nodes, and
+  // report their names and those of freed ones. Each command is one wave of the termination
+  // detection (dsfabric/quiescence.h). After a death the posts to and from the dead process are not
+  // counted. Its posts may still have arrived, and run: so a wave counts only if every process has
+  // noticed the same deaths and has settled.
   void quiesce(const SearchOptions& options) {
     Host& host = derived().host();
     WaveComparison waves;
     for (;;) {
-      uint64_t sent = 0;
-      uint64_t handled = 0;
-      for (const CommandReply& reply : command(CommandKind::kInform, options)) {
-        sent += reply.posts_sent;
-        handled += reply.posts_handled;
-      }
+      Host::Posts sum;
+      const std::vector<CommandReply>& replies = command(CommandKind::kInform, options);
       const uint32_t living = host.living();
-      if (living < host.size()) sent = handled = sent + handled;
-      if (waves.ended(sent, handled, living)) return;
+      bool settled = true;
+      for (uint32_t rank = 0; rank < host.size(); ++rank) {
+        if (!host.alive(rank)) continue;
+        const CommandReply& reply = replies[rank];
+        sum.begun += reply.posts.begun;
+        sum.ended += reply.posts.ended;
+        settled &= reply.living == living && (living == host.size() || reply.settled);
+      }
+      if (!settled) waves.reset();
+      if (settled && waves.ended(sum.begun, sum.ended, living)) return;
       static_cast<void>(host.step());  // with a single process, command() runs no calls
     }
   }
@@ -100,7 +106,12 @@ class CommandedSearch : public HostedSearch {
   CommandReply obey(const Command& command) {
     Host& host = derived().host();
     host.take_over();
-    const CommandReply reply = derived().carry_out(command);
+    CommandReply reply = derived().carry_out(command);
+    reply.rank = host.rank();
+    reply.number = command.number;
+    reply.posts = host.posts();
+    reply.living = host.living();
+    if (reply.living < host.size()) reply.settled = host.passed() && derived().settled();
     host.hand_back();
     return reply;
   }

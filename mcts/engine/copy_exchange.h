@@ -183,7 +183,7 @@ class CopyExchange final : public LocalInstance {
     epoch_.fetch_add(1, std::memory_order_relaxed);
     root_.store(nullptr, std::memory_order_relaxed);
     copies_.clear();
-    // After the death of a process, calls may still be in flight (see CommandedSearch::quiesce()).
+    // Requests that the death of a process left without an answer.
     for (const RequestedChild& one : take_requested([](const RequestedChild&) { return true; }))
       end_request(one, {});
     const std::vector<SlotId> abandoned = offers_.clear();
@@ -196,10 +196,6 @@ class CopyExchange final : public LocalInstance {
     for (const SlotId id : abandoned) tree_.free_exported(id);
   }
 
-  // Return the number of calls that this process has sent to other processes, and that it has run
-  // for them. Added up over all processes, both are equal when no call is in flight.
-  [[nodiscard]] uint64_t sent() const { return sent_.load(std::memory_order_relaxed); }
-  [[nodiscard]] uint64_t handled() const { return handled_.load(std::memory_order_acquire); }
   // Returns the number of nodes that this process has created for parents in other processes, in
   // all searches.
   [[nodiscard]] uint64_t created_for_others() const {
@@ -249,38 +245,17 @@ class CopyExchange final : public LocalInstance {
   // Temporary names of the children of a copied node, by move.
   using Ids = std::vector<std::optional<SlotId>>;
 
-  // Send a call without a reply and count it. The call is counted before it is sent: the receiver
-  // must never have counted more calls than the senders. They return false only if the process of
-  // the thread has died, or if the contents of a node do not fit into a call: then the node gets no
-  // copy. lost() and LocalTree::living_child() end what this process expects from a dead process.
+  // Send a post. They return false only if the process of the thread has died, or if the contents
+  // of a node do not fit into a call: then the node gets no copy. lost() and
+  // LocalTree::living_child() end what this process expects from a dead process.
   template <typename F>
-  bool post(ThreadId thread, F&& function) {
-    sent_.fetch_add(1, std::memory_order_relaxed);
-    if (Host::here().aggregators->call(thread, std::forward<F>(function))) return true;
-    sent_.fetch_sub(1, std::memory_order_relaxed);
-    return false;
+  bool post(ThreadId thread, const F& function) {
+    return Host::here().aggregators->post(thread, function);
   }
   template <typename F>
-  bool post_buffer(ThreadId thread, F&& function, std::span<const std::byte> bytes) {
-    sent_.fetch_add(1, std::memory_order_relaxed);
-    if (Host::here().aggregators->call_buffer(thread, std::forward<F>(function), bytes))
-      return true;
-    sent_.fetch_sub(1, std::memory_order_relaxed);
-    return false;
+  bool post_buffer(ThreadId thread, const F& function, std::span<const std::byte> bytes) {
+    return Host::here().aggregators->post_buffer(thread, function, bytes);
   }
-  // Counts a received call as run when its handler returns. By then the calls that the handler
-  // sends are counted as sent. Otherwise quiesce() could return while another thread is still in a
-  // handler that is about to send a call.
-  class Handling {
-   public:
-    explicit Handling(CopyExchange& exchange) : handled_(exchange.handled_) {}
-    ~Handling() { handled_.fetch_add(1, std::memory_order_release); }
-    Handling(const Handling&) = delete;
-    Handling& operator=(const Handling&) = delete;
-
-   private:
-    std::atomic<uint64_t>& handled_;
-  };
   // Returns the thread of process `rank` with the index of the calling thread.
   [[nodiscard]] ThreadId partner(Rank rank) const { return host_.id(rank, Host::here().index); }
 
@@ -302,14 +277,12 @@ class CopyExchange final : public LocalInstance {
             epoch_.load(std::memory_order_relaxed)};
   }
   void on_root(RemoteNode name) {
-    const Handling handling(*this);
     Copy<G>* copy = copies_.add(name);
     if (copy == nullptr) return;
     root_.store(copy, std::memory_order_release);
     send_request(*copy);
   }
   void on_copy(const Contents& contents, const void* data, uint64_t bytes) {
-    const Handling handling(*this);
     const TraceScope trace("mcts", "take copy", "bytes", bytes);
     const size_t count = bytes / sizeof(MoveRecord<G>);
     Copy<G>* copy = copy_at(contents.index, contents.epoch);
@@ -343,7 +316,6 @@ class CopyExchange final : public LocalInstance {
     if (copy == root_.load(std::memory_order_relaxed)) {
       const Rank rank = host_.rank();
       post(host_.id(0, thread), [rank] {
-        const Handling handling(here());
         if (rank < here().host_.size()) {
           here().has_root_copy(rank).store(true, std::memory_order_relaxed);
         }
@@ -425,7 +397,6 @@ class CopyExchange final : public LocalInstance {
   }
   // Handles the answer to send_counts(): merges the owner's counts into the copy.
   void on_merge(uint32_t index, uint64_t epoch, bool full, const void* data, uint64_t bytes) {
-    const Handling handling(*this);
     const TraceScope trace("mcts", "merge counts", "bytes", bytes);
     if (full) tree_.note_full();  // the owner has no memory for children
     Copy<G>* copy = copy_at(index, epoch);
@@ -452,7 +423,6 @@ class CopyExchange final : public LocalInstance {
   }
   // Handles the answer to offer_child(). child: the child of the move at the owner, if it has one.
   void on_adopted(RemoteNode offered, std::optional<RemoteNode> child) {
-    const Handling handling(*this);
     const std::optional<typename Offers<G>::Sent> offer = offers_.take(offered);
     if (!offer) return;  // abandoned
     Node<G>& parent = *offer->copy;
@@ -530,7 +500,6 @@ class CopyExchange final : public LocalInstance {
     return *id;
   }
   void on_request(const Request& request) {
-    const Handling handling(*this);
     const TraceScope trace("mcts", "give copy");
     const std::optional<Node<G>*> node = tree_.exported().find(request.node);
     if (!node || request.epoch != epoch_.load(std::memory_order_relaxed)) return;
@@ -542,7 +511,6 @@ class CopyExchange final : public LocalInstance {
         std::as_bytes(std::span(records)));
   }
   void on_offered(const Offer& offer) {
-    const Handling handling(*this);
     const std::optional<Node<G>*> node = tree_.exported().find(offer.parent);
     if (node && offer.move < (*node)->size()) {
       answer_offer(**node, offer);
@@ -572,12 +540,10 @@ class CopyExchange final : public LocalInstance {
     post(offer.requester, [name, child] { here().on_adopted(name, child); });
   }
   void on_unknown(SlotId original, int move, RemoteNode child) {
-    const Handling handling(*this);
     const std::optional<Node<G>*> node = tree_.exported().find(original);
     if (node && move >= 0 && move < (*node)->size()) (*node)->drop_child(move, child);
   }
   void on_counts(const Request& request, bool last, const void* data, uint64_t bytes) {
-    const Handling handling(*this);
     const TraceScope trace("mcts", "take counts", "bytes", bytes);
     const std::optional<Node<G>*> found = tree_.exported().find(request.node);
     if (!found) return;
@@ -641,7 +607,6 @@ class CopyExchange final : public LocalInstance {
   }
   void on_create(const RequestedChild& requested, ThreadId requester, const void* data,
                  uint64_t bytes) {
-    const Handling handling(*this);
     if (bytes != sizeof(G)) return;
     alignas(G) std::byte position[sizeof(G)];
     std::memcpy(position, data, sizeof(G));
@@ -657,7 +622,6 @@ class CopyExchange final : public LocalInstance {
     if (!sent && created) tree_.discard_exported(id, Host::here().index);
   }
   void on_created(const RequestedChild& requested, SlotId id, bool created, Outcome outcome) {
-    const Handling handling(*this);
     if (!created) tree_.note_full();
     const RemoteNode name{static_cast<uint16_t>(requested.rank),
                           static_cast<uint16_t>(id.generation), id.slot};
@@ -681,8 +645,6 @@ class CopyExchange final : public LocalInstance {
   std::atomic<Copy<G>*> root_{nullptr};
   std::atomic<uint64_t> epoch_{0};                // number of drop_copies() calls
   std::vector<std::atomic<bool>> has_root_copy_;  // by rank
-  std::atomic<uint64_t> sent_{0};
-  std::atomic<uint64_t> handled_{0};
   std::atomic<uint64_t> created_for_others_{0};
   std::mutex mutex_;  // guards the members below
   std::unordered_map<const Node<G>*, Ids> ids_of_children_;

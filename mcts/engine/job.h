@@ -191,6 +191,12 @@ class JobQueue {
     }
     return taken;
   }
+  // Returns true if every job is finished: no thread is running a rollout of one, and none waits
+  // for an answer.
+  [[nodiscard]] bool unused() {
+    const std::lock_guard lock(mutex_);
+    return free_.size() == all_.size();
+  }
   // Returns the number of rollouts of all shares that have not been taken. While a thread takes
   // rollouts or puts them back, the number may differ by these.
   [[nodiscard]] int64_t shares_left() const { return shares_left_.load(std::memory_order_relaxed); }

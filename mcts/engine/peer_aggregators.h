@@ -13,14 +13,32 @@
 
 #include "absl/status/status.h"
 #include "dtutils/statistics.h"
+#include "mcts/engine/post_counts.h"
 #include "mcts/export.h"
 #include "riutils/call.h"
 
 namespace cariama::mcts {
 
 namespace internal {
-// Returns true if the calling thread is a worker of a host.
-[[nodiscard]] CARIAMA_MCTS_EXPORT bool is_worker();
+// The run of one call of a search by the calling thread.
+class CARIAMA_MCTS_EXPORT Reception {
+ public:
+  // caller: the process that sent the call.
+  explicit Reception(Rank caller);
+  ~Reception();
+  Reception(const Reception&) = delete;
+  Reception& operator=(const Reception&) = delete;
+
+  // Returns false if the call must not run: the calling thread is not a worker of a host, or the
+  // host has marked the caller as dead.
+  [[nodiscard]] bool accepted() const { return accepted_; }
+  // Counts the call as a post that has run.
+  void end_post();
+
+ private:
+  const Rank caller_;
+  bool accepted_;
+};
 // Ends the process with a message if `refusal` says that a call was refused for lack of memory.
 CARIAMA_MCTS_EXPORT void check_refusal(const absl::Status& refusal);
 }  // namespace internal
@@ -28,8 +46,12 @@ CARIAMA_MCTS_EXPORT void check_refusal(const absl::Status& refusal);
 // Not thread-safe, except messages() and bytes(): only the thread that owns it may use it.
 class PeerAggregators {
  public:
-  PeerAggregators(ThreadContext& thread, Aggregation kind)
+  // Requires: `posts` outlives this object.
+  PeerAggregators(ThreadContext& thread, Aggregation kind, PostCounts& posts)
       : aggregators_(std::in_place_index<0>, thread, channel_options()),
+        rank_(thread.fabric().rank()),
+        threads_(thread.fabric().threads()),
+        posts_(posts),
         used_(thread.fabric().total_threads()) {
     if (kind == Aggregation::kOverflow) aggregators_.emplace<1>(thread, channel_options());
   }
@@ -39,26 +61,28 @@ class PeerAggregators {
   // the call is longer than a chunk. If there is no memory for the call, this process ends; if the
   // function throws, for example because there is no memory, the destination's process ends: an
   // exception of a one-way call is not reported, so the search would wait for the function's effect
-  // without end. A call that arrives when the destination's host has ended does nothing.
+  // without end. A call that arrives when the destination's host has ended, or when it has marked
+  // this process as dead, does nothing.
   template <typename F>
   bool call(ThreadId thread, const F& function) {
-    count_message(sizeof(F));
-    return send(thread, [&](auto& aggregators) -> CallResult {
-      return aggregators.call(thread, [function]() noexcept {
-        if (internal::is_worker()) function();
-      });
-    });
+    return send_call(thread, function, [](internal::Reception&) {});
   }
   template <typename F>
   bool call_buffer(ThreadId thread, const F& function, std::span<const std::byte> buffer) {
-    count_message(sizeof(F) + buffer.size());
-    return send(thread, [&](auto& aggregators) -> CallResult {
-      return aggregators.call_buffer(
-          thread,
-          [function](void* data, uint64_t size) noexcept {
-            if (internal::is_worker()) function(data, size);
-          },
-          buffer);
+    return send_buffer(thread, function, buffer, [](internal::Reception&) {});
+  }
+  // Like call() and call_buffer(), and count the call at both ends (PostCounts).
+  template <typename F>
+  bool post(ThreadId thread, const F& function) {
+    return count_post(thread, [&] {
+      return send_call(thread, function, [](internal::Reception& run) { run.end_post(); });
+    });
+  }
+  template <typename F>
+  bool post_buffer(ThreadId thread, const F& function, std::span<const std::byte> buffer) {
+    return count_post(thread, [&] {
+      return send_buffer(thread, function, buffer,
+                         [](internal::Reception& run) { run.end_post(); });
     });
   }
 
@@ -107,6 +131,43 @@ class PeerAggregators {
     return options;
   }
 
+  // ended: called in the destination with the Reception, after the function. It has no captures.
+  template <typename F, typename Ended>
+  bool send_call(ThreadId thread, const F& function, const Ended&) {
+    count_message(sizeof(F));
+    return send(thread, [&](auto& aggregators) -> CallResult {
+      return aggregators.call(thread, [function, caller = rank_]() noexcept {
+        internal::Reception run(caller);
+        if (!run.accepted()) return;
+        function();
+        Ended()(run);
+      });
+    });
+  }
+  template <typename F, typename Ended>
+  bool send_buffer(ThreadId thread, const F& function, std::span<const std::byte> buffer,
+                   const Ended&) {
+    count_message(sizeof(F) + buffer.size());
+    return send(thread, [&](auto& aggregators) -> CallResult {
+      return aggregators.call_buffer(
+          thread,
+          [function, caller = rank_](void* data, uint64_t size) noexcept {
+            internal::Reception run(caller);
+            if (!run.accepted()) return;
+            function(data, size);
+            Ended()(run);
+          },
+          buffer);
+    });
+  }
+  template <typename Send>
+  bool count_post(ThreadId thread, Send&& send) {
+    const Rank to = thread / threads_;
+    posts_.begin(to);
+    if (send()) return true;
+    posts_.end(to);
+    return false;
+  }
   template <typename Call>
   bool send(ThreadId thread, Call&& call) {
     used_[thread] = true;
@@ -124,6 +185,9 @@ class PeerAggregators {
   }
 
   std::variant<RDMAAggregatorGlobal, RDMAOverflowAggregatorGlobal> aggregators_;
+  const Rank rank_;
+  const uint32_t threads_;  // of each process
+  PostCounts& posts_;
   std::vector<bool> used_;  // by destination thread
   std::atomic<uint64_t> messages_{0};
   Counter bytes_;

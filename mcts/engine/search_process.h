@@ -67,7 +67,7 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
   friend class CommandedSearch<SearchProcess<G>>;
 
   CommandReply carry_out(const Command& command) {
-    CommandReply reply{host_.rank(), command.number};
+    CommandReply reply;
     switch (command.kind) {
       case CommandKind::kBegin:
         begin(command);
@@ -98,11 +98,10 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
       case CommandKind::kInform:
         break;
     }
-    reply.posts_sent = tree_.frees_sent() + exchange_.sent();
-    reply.posts_handled = tree_.frees_handled() + exchange_.handled();
     reply.statistics = statistics();
     return reply;
   }
+  [[nodiscard]] bool settled() { return pool_.jobs().unused(); }
   void begin(const Command& command) {
     tree_.begin(command.options);
     pool_.resume();

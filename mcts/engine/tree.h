@@ -292,11 +292,6 @@ class LocalTree final : public LocalInstance {
     nodes_.store(0, std::memory_order_relaxed);
     full_.store(false, std::memory_order_relaxed);
   }
-  // The number of calls that free nodes, which this process has sent and has run. Added up over all
-  // processes, both are equal when no such call is in flight.
-  [[nodiscard]] uint64_t frees_sent() const { return frees_sent_; }
-  [[nodiscard]] uint64_t frees_handled() const { return frees_handled_; }
-
   [[nodiscard]] uint64_t live_bytes() const {
     uint64_t sum = 0;
     for (const auto& thread : threads_) sum += thread->arena.live_bytes();
@@ -356,7 +351,6 @@ class LocalTree final : public LocalInstance {
       return;
     }
     free_exported(id);
-    ++frees_handled_;
   }
 
   void begin_pass(uint32_t least) { collector_.begin_pass(least, root_, exported_.names()); }
@@ -400,10 +394,9 @@ class LocalTree final : public LocalInstance {
       remote_frees_.pop_back();
       if (!host_.alive(node.rank)) continue;
       const SlotId id{node.slot, node.generation};
-      ++frees_sent_;
-      if (!Host::here().aggregators->call(host_.id(node.rank, 0), [id] { here().on_free(id); })) {
-        --frees_sent_;  // not sent: the owner keeps the node until the tree is cleared
-      }
+      // If it is not sent, the owner keeps the node until the tree is cleared.
+      static_cast<void>(
+          Host::here().aggregators->post(host_.id(node.rank, 0), [id] { here().on_free(id); }));
     }
   }
 
@@ -447,7 +440,6 @@ class LocalTree final : public LocalInstance {
       if (!record.has_child) continue;
       if (record.child.rank == host_.rank()) {
         on_free({record.child.slot, record.child.generation});
-        --frees_handled_;  // on_free() counts a received call, but this one was not sent
       } else {
         remote_frees_.push_back(record.child);
       }
@@ -500,8 +492,6 @@ class LocalTree final : public LocalInstance {
   Collector<G> collector_;
   bool collecting_ = false;  // the collector has pointers to nodes: on_free() must not free any
   std::vector<SlotId> deferred_frees_;  // on_free() calls that wait until collecting_ is false
-  uint64_t frees_sent_ = 0;
-  uint64_t frees_handled_ = 0;
   uint64_t collections_ = 0;
 };
 

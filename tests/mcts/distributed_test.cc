@@ -7,6 +7,7 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
+#include <thread>
 
 #include "docs/examples/connect_four.h"
 #include "dsfabric/fabric.h"
@@ -252,6 +253,58 @@ TEST(Distributed, ASearchSurvivesADeath) {
     (*host)->end();
   };
   const absl::Status status = try_test_processes(3, run, {.may_die = {2}});
+  EXPECT_TRUE(status.ok()) << status;
+}
+
+// Rank 1 of 2 dies while worker 1 of rank 0 runs a call of it. The search continues when that call
+// has ended. Calls of rank 1 that wait behind it do not run any more.
+TEST(Distributed, ASearchWaitsForTheCallsOfADeadProcess) {
+  static std::atomic<bool> running{false};
+  static std::atomic<bool> ended{false};
+  static std::atomic<bool> next_ran{false};
+  const auto run = [](Exchange& exchange) {
+    FabricOptions options;
+    options.threads = 2;
+    options.on_failure = FailurePolicy::kContinue;
+    auto fabric = fabric_of_group(exchange, options);
+    ASSERT_TRUE(fabric.ok()) << fabric.status();
+    auto host = Host::create(fabric->get());
+    ASSERT_TRUE(host.ok()) << host.status();
+    if ((*host)->rank() != 0) {
+      static_cast<void>((*host)->serve());
+      return;
+    }
+    Search<TicTacToe> search(**host);
+    EXPECT_EQ(search.run(TicTacToe(), {.iterations = 100}).iterations, 100u);
+    PeerAggregators& aggregators = *Host::here().aggregators;
+    const ThreadId partner = (*host)->id(0, 1);
+    ASSERT_TRUE(aggregators.call((*host)->id(1, 0), [partner] {
+      PeerAggregators& back = *Host::here().aggregators;
+      back.post(partner, [] {
+        running = true;
+        const Host& host = *Host::here().host;
+        const Deadline deadline = soon();
+        while (host.alive(1) && std::chrono::steady_clock::now() < deadline) {
+          std::this_thread::yield();
+        }
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        ended = true;
+      });
+      back.post(partner, [] { next_ran = true; });
+      back.flush();
+    }));
+    aggregators.flush();
+    ASSERT_TRUE((*host)->work_until([] { return running.load(); }, soon()));
+    ASSERT_TRUE(aggregators.call((*host)->id(1, 0), [] { ::kill(::getpid(), SIGKILL); }));
+    aggregators.flush();
+    ASSERT_TRUE((*host)->work_until([&] { return !(*host)->alive(1); }, soon()));
+    process_of(search).quiesce(search.options());
+    EXPECT_TRUE(ended);
+    EXPECT_FALSE(next_ran);
+    EXPECT_EQ(search.run(TicTacToe(), {.iterations = 100}).iterations, 100u);
+    (*host)->end();
+  };
+  const absl::Status status = try_test_processes(2, run, {.may_die = {1}});
   EXPECT_TRUE(status.ok()) << status;
 }
 

@@ -38,6 +38,10 @@ TEST(JobSearch, EachProcessHasItsPartOfOneTree) {
   ASSERT_GE(host.size(), 2u) << "the test needs a job of at least two processes";
   Search<ConnectFour> search(host);
   search.options().expand_visits = 2;
+  // With the default, Placement::kLocality places only a few subtrees of so small a tree in a
+  // random process, and one process may own nearly all nodes. With 1 it places nearly every child
+  // so.
+  search.options().spread_expansions = 1;
   for (const Placement placement : {Placement::kRandom, Placement::kHash, Placement::kLocality}) {
     search.options().placement = placement;
     search.clear();

@@ -230,7 +230,7 @@ TEST(Search, NodesAreFreedByCallsWhileTheyAreCollected) {
     const Deadline deadline = soon();
     do {
       now = process.command(CommandKind::kInform, options);
-    } while (now[0].posts_sent + now[1].posts_sent != now[0].posts_handled + now[1].posts_handled &&
+    } while (now[0].posts.begun + now[1].posts.begun != now[0].posts.ended + now[1].posts.ended &&
              std::chrono::steady_clock::now() < deadline);
     EXPECT_EQ(now[0].statistics.nodes, 1u);  // the root
     EXPECT_EQ(now[1].statistics.nodes, 0u);

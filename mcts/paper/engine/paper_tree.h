@@ -182,10 +182,6 @@ class PaperTree final : public CommandedSearch<PaperTree<G>> {
     std::optional<Counters> counters{std::in_place};
     uint64_t messages_before = 0;
     uint64_t bytes_before = 0;
-    // Calls of the search. A call is counted as sent before it is sent, and as handled after its
-    // handler has returned. Only this thread writes these counters. They are never reset.
-    std::atomic<uint64_t> sent{0};
-    std::atomic<uint64_t> handled{0};
     // The nodes of this thread by number: blocks of pointers. This thread publishes them one after
     // the other. All threads of the process may read them.
     struct Block {
@@ -198,12 +194,6 @@ class PaperTree final : public CommandedSearch<PaperTree<G>> {
     std::vector<std::unique_ptr<SpscRing<NodeType*, 1024>>> requests;
   };
 
-  // Changes a counter. Only the counter's thread may call this. Release: a thread that observes
-  // a call in the count (acquire) also observes the effects of the call.
-  static void count(std::atomic<uint64_t>& counter, int by) {
-    counter.store(counter.load(std::memory_order_relaxed) + static_cast<uint64_t>(by),
-                  std::memory_order_release);
-  }
   [[nodiscard]] static PaperTree& here() { return Host::local_here<PaperTree>(); }
   [[nodiscard]] static PeerAggregators* aggregators() { return Host::here().aggregators.get(); }
   [[nodiscard]] Thread& self() { return *threads_[Host::here().index]; }
@@ -245,14 +235,7 @@ class PaperTree final : public CommandedSearch<PaperTree<G>> {
       function(*this);
       return;
     }
-    Thread& sender = self();
-    count(sender.sent, 1);
-    const bool sent = aggregators()->call(owner, [function] {
-      PaperTree& tree = here();
-      function(tree);
-      count(tree.self().handled, 1);
-    });
-    if (!sent) count(sender.sent, -1);
+    static_cast<void>(aggregators()->post(owner, [function] { function(here()); }));
   }
 
   // Continues a rollout at a node of this process: selects moves until the rollout needs another
@@ -363,8 +346,7 @@ class PaperTree final : public CommandedSearch<PaperTree<G>> {
     }
     const bool elsewhere = !is_here(owner);
     if (elsewhere) self.counters->handed_over.add();
-    count(self.sent, 1);
-    const bool sent = aggregators()->call_buffer(
+    static_cast<void>(aggregators()->post_buffer(
         owner,
         [parent, edge, elsewhere](void* data, uint64_t bytes) {
           PaperTree& tree = here();
@@ -376,10 +358,8 @@ class PaperTree final : public CommandedSearch<PaperTree<G>> {
             tree.on_create(maker, *std::launder(reinterpret_cast<const G*>(copy)), parent, edge,
                            elsewhere);
           }
-          count(maker.handled, 1);
         },
-        std::as_bytes(std::span(&position, 1)));
-    if (!sent) count(self.sent, -1);
+        std::as_bytes(std::span(&position, 1))));
   }
   // Creates the child, sends its name to the parent's owner, and requests a simulation. elsewhere:
   // the request came from another process.
@@ -522,14 +502,18 @@ class PaperTree final : public CommandedSearch<PaperTree<G>> {
       host_.activate(this);
     }
     CommandReply reply;
-    reply.rank = host_.rank();
-    reply.number = command.number;
     for (uint32_t i = 0; i < threads_.size(); ++i) {
       add_to(reply.statistics, i);
-      reply.posts_sent += threads_[i]->sent.load(std::memory_order_acquire);
-      reply.posts_handled += threads_[i]->handled.load(std::memory_order_acquire);
     }
     return reply;
+  }
+  [[nodiscard]] bool settled() const {
+    for (const auto& thread : threads_) {
+      for (const auto& ring : thread->requests) {
+        if (!ring->empty()) return false;
+      }
+    }
+    return true;
   }
   void add_to(Statistics& sum, uint32_t i) {
     const Thread& thread = *threads_[i];
