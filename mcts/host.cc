@@ -136,12 +136,24 @@ void internal::check_refusal(const absl::Status& refusal) {
   ::_exit(1);
 }
 
+void internal::note_malformed(const char* what) {
+  std::fprintf(stderr, "cariama: ignored a malformed message of a search: %s\n", what);
+}
+
 HostThread& Host::here() { return *this_worker; }
 
 uint32_t Host::living() const {
   uint32_t count = 0;
   for (const std::atomic<bool>& dead : dead_) count += dead.load(std::memory_order_acquire) ? 0 : 1;
   return count;
+}
+
+uint64_t Host::dead() const {
+  uint64_t set = 0;
+  for (uint32_t rank = 0; rank < size_; ++rank) {
+    if (!alive(rank)) set ^= Random::mix(uint64_t{rank} + 1);
+  }
+  return set;
 }
 
 LocalInstance& Host::local(std::type_index type, InstanceMaker make) {

@@ -130,6 +130,8 @@ class CARIAMA_MCTS_EXPORT Host {
   [[nodiscard]] bool alive(Rank rank) const { return !dead_[rank].load(std::memory_order_acquire); }
   // Returns the number of processes that are alive.
   [[nodiscard]] uint32_t living() const;
+  // Returns a number that identifies the set of dead processes. 0: none has died.
+  [[nodiscard]] uint64_t dead() const;
 
   // Called by worker 0 of each rank other than 0. Blocks and works until rank 0 calls end().
   // Returns UNAVAILABLE if rank 0 dies.

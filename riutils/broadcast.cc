@@ -16,6 +16,7 @@
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"
 #include "riutils/channel_sender.h"
+#include "riutils/internal/broadcast_wire.h"
 #include "riutils/internal/runtime.h"
 #include "riutils/messenger_options.h"
 
@@ -66,32 +67,12 @@ void pull(const RemoteMemoryLocator& source, std::unique_ptr<PulledFunction> fun
   }
 }
 
-// The status of a process's part in its answer, unchanged from the process in which the error
-// occurred up to the root: code, scope, text. OK is no bytes.
-[[nodiscard]] std::string encode(const absl::Status& status, size_t most_text) {
-  if (status.ok()) return {};
-  std::string bytes{static_cast<char>(status.code()), static_cast<char>(error_scope(status))};
-  bytes += std::string_view(status.message().data(), std::min(status.message().size(), most_text));
-  return bytes;
-}
-[[nodiscard]] absl::Status decode_status(std::span<const std::byte> bytes) {
-  if (bytes.size() < 2) return absl::OkStatus();
-  const auto code = std::to_integer<int>(bytes[0]);
-  const auto scope = std::to_integer<int>(bytes[1]);
-  return make_error(
-      code <= static_cast<int>(absl::StatusCode::kUnauthenticated)
-          ? static_cast<absl::StatusCode>(code)
-          : absl::StatusCode::kUnknown,
-      scope <= static_cast<int>(ErrorScope::kProcess) ? static_cast<ErrorScope>(scope)
-                                                      : ErrorScope::kNone,
-      std::string_view(reinterpret_cast<const char*>(bytes.data()) + 2, bytes.size() - 2));
-}
-
 // Reports the end of a process's part to its parent.
 void answer_parent(Fabric& fabric, uint32_t parent, uint64_t handle, const absl::Status& status) {
   const NotifyTarget target{handle, 0, parent, 0};
   const size_t room = fabric.options().receive_unit_bytes - kAroundText;
-  answer_call(fabric, parent, &target, {}, encode(status, std::min(kMaxErrorText, room)));
+  answer_call(fabric, parent, &target, {},
+              encode_broadcast_answer(status, std::min(kMaxErrorText, room)));
 }
 
 // Writes the buffer into the target of process `rank` before the call that `route` sends there. The
@@ -304,7 +285,7 @@ absl::Status Node::send(uint64_t child, BroadcastRoute* route) {
   part.handle = expect_answer(
       fabric_, rank,
       [self = shared_from_this()](const absl::Status& ended, std::span<const std::byte> result) {
-        self->fail(ended.ok() ? decode_status(result) : ended);
+        self->fail(ended.ok() ? decode_broadcast_answer(result) : ended);
       });
   // A route may store into the memory of a failed process, whose failure ends the expected answers
   // once: look only after the answer is expected.

@@ -7,13 +7,12 @@
 #include <pmix.h>
 
 #include <condition_variable>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <utility>
 
-#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "dsfabric/bootstrap/pmix_values.h"
 #include "dsfabric/bootstrap/store_bootstrap.h"
 #include "dsfabric/bootstrap/tcp_store.h"
 #include "dtutils/error.h"
@@ -129,6 +128,11 @@ absl::StatusOr<std::unique_ptr<Bootstrap>> join_as(const pmix_proc_t& self,
   if (!local_size.ok()) return local_size.status();
   const int size = static_cast<int>(*job_size);
   const int rank = static_cast<int>(self.rank);
+  if (size < 1 || rank < 0 || rank >= size) {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
+                      absl::StrCat("PMIx says that this process is rank ", self.rank, " of ",
+                                   *job_size, " processes"));
+  }
 
   std::unique_ptr<TcpStore> store;
   absl::Status failed;
@@ -141,12 +145,10 @@ absl::StatusOr<std::unique_ptr<Bootstrap>> join_as(const pmix_proc_t& self,
     std::string text;
     if (started.ok()) {
       store = *std::move(started);
-      text = absl::StrCat(
-          store->address().text(), " ",
-          absl::BytesToHexString(absl::string_view(bytes_of(key).data(), bytes_of(key).size())));
+      text = encode_published_store({store->address(), key});
     } else {
       failed = started.status();
-      text = absl::StrCat("!", failed.message());
+      text = encode_no_store({failed.message().data(), failed.message().size()});
     }
     if (absl::Status put = publish(text); !put.ok()) return put;
   }
@@ -154,29 +156,16 @@ absl::StatusOr<std::unique_ptr<Bootstrap>> join_as(const pmix_proc_t& self,
   if (!failed.ok()) return failed;
   absl::StatusOr<std::string> text = published(self);
   if (!text.ok()) return text.status();
-  if (!text->empty() && text->front() == '!') {
-    return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-                      "rank 0 could not serve the job: " + text->substr(1));
-  }
-  const size_t space = text->find(' ');
-  JobSecret key;
-  const std::string key_bytes =
-      space == std::string::npos ? "" : absl::HexStringToBytes(text->substr(space + 1));
-  if (key_bytes.size() != key.size()) {
-    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
-                      "rank 0 did not publish the address of a store",
-                      "start the same executable in every process");
-  }
-  std::memcpy(key.data(), key_bytes.data(), key.size());
-  absl::StatusOr<SocketAddress> address = SocketAddress::parse(text->substr(0, space));
-  if (!address.ok()) return address.status();
+  absl::StatusOr<PublishedStore> first = decode_published_store(*text);
+  if (!first.ok()) return first.status();
+  const JobSecret& key = first->key;
 
   FileDescriptor socket;
   if (rank == 0) {
     socket = FileDescriptor(store->take_own_socket());
   } else {
     absl::StatusOr<FileDescriptor> connected =
-        connect_to_store({*address}, rank, size, key, deadline);
+        connect_to_store({first->address}, rank, size, key, deadline);
     if (!connected.ok()) return connected.status();
     socket = *std::move(connected);
   }

@@ -32,7 +32,7 @@ struct CommandReply {
   Rank rank;
   uint64_t number = 0;  // of the command; 0: the process died before it replied
   Host::Posts posts;    // of this process, see quiesce()
-  uint32_t living = 0;  // processes that this process has not marked as dead
+  uint64_t dead = 0;    // identifies the processes that this process has marked as dead; 0: none
   // This process has no work of a dead process left: it runs no call of one, and has no job and no
   // operation that one has caused. Meaningful only after a death.
   bool settled = false;
@@ -85,17 +85,17 @@ class CommandedSearch : public HostedSearch {
     for (;;) {
       Host::Posts sum;
       const std::vector<CommandReply>& replies = command(CommandKind::kInform, options);
-      const uint32_t living = host.living();
+      const uint64_t dead = host.dead();
       bool settled = true;
       for (uint32_t rank = 0; rank < host.size(); ++rank) {
         if (!host.alive(rank)) continue;
         const CommandReply& reply = replies[rank];
         sum.begun += reply.posts.begun;
         sum.ended += reply.posts.ended;
-        settled &= reply.living == living && (living == host.size() || reply.settled);
+        settled &= reply.dead == dead && (dead == 0 || reply.settled);
       }
       if (!settled) waves.reset();
-      if (settled && waves.ended(sum.begun, sum.ended, living)) return;
+      if (settled && waves.ended(sum.begun, sum.ended, dead)) return;
       static_cast<void>(host.step());  // with a single process, command() runs no calls
     }
   }
@@ -110,8 +110,8 @@ class CommandedSearch : public HostedSearch {
     reply.rank = host.rank();
     reply.number = command.number;
     reply.posts = host.posts();
-    reply.living = host.living();
-    if (reply.living < host.size()) reply.settled = host.passed() && derived().settled();
+    reply.dead = host.dead();
+    if (reply.dead != 0) reply.settled = host.passed() && derived().settled();
     host.hand_back();
     return reply;
   }

@@ -22,6 +22,7 @@
 
 #include "dtutils/trace.h"
 #include "mcts/engine/copies.h"
+#include "mcts/engine/move_records.h"
 #include "mcts/engine/offers.h"
 #include "mcts/engine/slot_table.h"
 #include "mcts/engine/tree.h"
@@ -284,14 +285,11 @@ class CopyExchange final : public LocalInstance {
   }
   void on_copy(const Contents& contents, const void* data, uint64_t bytes) {
     const TraceScope trace("mcts", "take copy", "bytes", bytes);
-    const size_t count = bytes / sizeof(MoveRecord<G>);
     Copy<G>* copy = copy_at(contents.index, contents.epoch);
-    if (copy == nullptr || count > G::kMaxMoves) return;
-    std::vector<MoveRecord<G>> records(count);
-    // The node of an ended game has none, and then both pointers may be null.
-    if (count != 0) {
-      std::memcpy(static_cast<void*>(records.data()), data, count * sizeof(MoveRecord<G>));
-    }
+    if (copy == nullptr) return;
+    const auto decoded = decode_move_records<G>(data, bytes, host_.size());
+    if (!decoded) return internal::note_malformed("the contents of a node");
+    const std::vector<MoveRecord<G>>& records = *decoded;
     const uint32_t thread = Host::here().index;
     Node<G>* node = Node<G>::create(contents.state, std::span<const MoveRecord<G>>(records),
                                     *arenas_[thread], static_cast<uint16_t>(thread));
@@ -303,9 +301,9 @@ class CopyExchange final : public LocalInstance {
       return;
     }
     node->refuse_refinement();  // only the owner refines a node
-    copy->common.resize(count);
+    copy->common.resize(records.size());
     std::vector<size_t> unknown;
-    for (size_t i = 0; i < count; ++i) {
+    for (size_t i = 0; i < records.size(); ++i) {
       copy->common[i] = counts_of(records[i]);
       if (!take_child(*node, static_cast<int>(i), records[i])) unknown.push_back(i);
     }
@@ -401,13 +399,13 @@ class CopyExchange final : public LocalInstance {
     if (full) tree_.note_full();  // the owner has no memory for children
     Copy<G>* copy = copy_at(index, epoch);
     Node<G>* node = copy == nullptr ? nullptr : copy->node.load(std::memory_order_acquire);
-    if (node == nullptr || bytes != copy->common.size() * sizeof(MoveRecord<G>)) return;
+    if (node == nullptr) return;
+    const auto records = decode_move_records<G>(data, bytes, host_.size());
+    if (!records) return internal::note_malformed("the counts of a node");
+    if (records->size() != copy->common.size()) return;
     std::vector<std::pair<int, RemoteNode>> unknown;
     for (int i = 0; i < node->size(); ++i) {
-      MoveRecord<G> record;
-      std::memcpy(static_cast<void*>(&record),
-                  static_cast<const std::byte*>(data) + static_cast<size_t>(i) * sizeof record,
-                  sizeof record);
+      const MoveRecord<G>& record = (*records)[static_cast<size_t>(i)];
       MoveCounts& common = copy->common[static_cast<size_t>(i)];
       const MoveCounts now = counts_of(record);
       node->add_counts(i, now, common);
@@ -548,11 +546,9 @@ class CopyExchange final : public LocalInstance {
     const std::optional<Node<G>*> found = tree_.exported().find(request.node);
     if (!found) return;
     Node<G>& node = **found;
-    for (size_t at = 0; at + sizeof(MoveCounts) <= bytes; at += sizeof(MoveCounts)) {
-      MoveCounts grown;
-      std::memcpy(&grown, static_cast<const std::byte*>(data) + at, sizeof grown);
-      if (grown.move < node.size()) node.add_counts(grown.move, grown, {});
-    }
+    const auto counts = decode_move_counts(data, bytes, node.size());
+    if (!counts) return internal::note_malformed("the counts of a copy");
+    for (const MoveCounts& grown : *counts) node.add_counts(grown.move, grown, {});
     node.resolve();
     if (last || request.epoch != epoch_.load(std::memory_order_relaxed)) return;
     if (tree_.options().placement != Placement::kLocality) {

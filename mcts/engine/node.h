@@ -29,8 +29,10 @@ namespace cariama::mcts {
 // The name of a node in another process: the rank of its owner, and its slot and generation in the
 // owner's table of exported nodes (slot_table.h).
 struct RemoteNode {
+  static constexpr uint16_t kLastGeneration = (1 << 13) - 1;
+
   uint16_t rank = 0;
-  uint16_t generation = 0;  // below 2^13
+  uint16_t generation = 0;  // at most kLastGeneration
   uint32_t slot = 0;
 
   friend bool operator==(const RemoteNode&, const RemoteNode&) = default;
@@ -164,6 +166,11 @@ class Node {
                                                                         std::memory_order_relaxed);
       }
       if (record.has_child) node->set_child(i, Ref(record.child));
+    }
+    if (count == 0) {  // selection needs a move or an outcome
+      const std::optional<float> result = state.result();
+      node->outcome_.store(result ? outcome_of(*result) : Outcome::kDraw,
+                           std::memory_order_relaxed);
     }
     node->resolve();
     return node;

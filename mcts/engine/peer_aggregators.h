@@ -20,6 +20,8 @@
 namespace cariama::mcts {
 
 namespace internal {
+// Prints that a message of a search was ignored, and why.
+CARIAMA_MCTS_EXPORT void note_malformed(const char* what);
 // The run of one call of a search by the calling thread.
 class CARIAMA_MCTS_EXPORT Reception {
  public:

@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -24,6 +23,7 @@
 
 #include "dtutils/statistics.h"
 #include "mcts/engine/collector.h"
+#include "mcts/engine/move_records.h"
 #include "mcts/engine/node.h"
 #include "mcts/engine/slot_table.h"
 #include "mcts/engine/transpositions.h"
@@ -449,12 +449,12 @@ class LocalTree final : public LocalInstance {
   }
   void on_fetched(const FetchedNode* fetched, const void* data, uint64_t bytes) {
     fetched_ = Fetched::kDone;
-    if (fetched == nullptr || bytes != fetched->moves * sizeof(MoveRecord<G>) ||
-        fetched->moves > G::kMaxMoves) {
-      return;
+    if (fetched == nullptr) return;
+    const auto decoded = decode_move_records<G>(data, bytes, host_.size());
+    if (!decoded || decoded->size() != fetched->moves) {
+      return internal::note_malformed("the contents of a fetched node");
     }
-    std::vector<MoveRecord<G>> records(fetched->moves);
-    if (!records.empty()) std::memcpy(static_cast<void*>(records.data()), data, bytes);
+    const std::vector<MoveRecord<G>>& records = *decoded;
     Node<G>* node = Node<G>::create(fetched->state, std::span<const MoveRecord<G>>(records),
                                     threads_[0]->arena, 0);
     // Children that this process owns become local references.

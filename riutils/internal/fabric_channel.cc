@@ -183,6 +183,11 @@ absl::StatusOr<std::vector<ChannelLink::Chunk>> FabricChannel::chunks_of(const C
                           " chunks at once; at most " + std::to_string(ChunkRequest::kMost) +
                           " fit into a request");
   }
+  if (reply.number >= ChunkReply::kNumbers) {
+    return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                      fabric_.label(rank_) + " granted chunks of channel " +
+                          std::to_string(reply.number) + ", which has no place in an event");
+  }
   if (!granted_) number_ = reply.number;
   granted_ = true;
   std::vector<Chunk> chunks;

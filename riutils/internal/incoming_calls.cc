@@ -19,8 +19,6 @@ constexpr uint64_t kLastPushed = 32;
 constexpr uint64_t kWords = 64;
 static_assert(sizeof(uint64_t) + RemoteSleeper::kScratchBytes <= kLastPushed);
 
-constexpr uint32_t kMostNumbers = 1u << 15;  // an event has 15 bits for the channel's number
-
 // Returns true if a sleeping receiver has to arm the doorbell in the memory of the sender.
 [[nodiscard]] bool polls_memory(Arrival arrival) {
   return arrival == Arrival::kPolled || arrival == Arrival::kTrailing;
@@ -147,7 +145,8 @@ ChunkReply IncomingCalls::grant(uint32_t rank, const ChunkRequest& request) {
       request.chunk_bytes < MessengerOptions::kMinChunkBytes ||
       request.chunk_bytes > MessengerOptions::kMaxChunkBytes || request.chunk_bytes % 64 != 0 ||
       request.arrival == Arrival::kAuto || request.arrival > Arrival::kEvent ||
-      request.consumption > Consumption::kPull || request.control.length < sizeof(ChannelControl)) {
+      request.consumption > Consumption::kPull || request.control.length < sizeof(ChannelControl) ||
+      request.source_thread / fabric_.threads() != rank) {
     return malformed();
   }
   const std::lock_guard lock(mutex_);
@@ -159,7 +158,7 @@ ChunkReply IncomingCalls::grant(uint32_t rank, const ChunkRequest& request) {
     return malformed();
   }
   auto& numbers = by_number_[rank];
-  if (found == accounts_.end() && numbers.size() >= kMostNumbers / fabric_.threads()) {
+  if (found == accounts_.end() && numbers.size() >= ChunkReply::kNumbers / fabric_.threads()) {
     return refusal(make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
                               "too many channels from one process to one thread"));
   }

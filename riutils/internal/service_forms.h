@@ -38,8 +38,10 @@ struct ChunkRequest {
 static_assert(std::is_trivially_copyable_v<ChunkRequest>);
 
 struct ChunkReply {
+  static constexpr uint32_t kNumbers = 1u << 15;  // an event has 15 bits for the channel's number
+
   int32_t code = 0;     // an absl::StatusCode
-  uint32_t number = 0;  // identifies the channel in events
+  uint32_t number = 0;  // identifies the channel in events; below kNumbers
   uint32_t count = 0;   // granted chunks: at least 1 if code is 0
   std::array<char, 116> why{};
   std::array<RemoteMemoryLocator, ChunkRequest::kMost> chunks{};

@@ -16,6 +16,7 @@
 
 #include "dsfabric/bootstrap/handshake.h"
 #include "dsfabric/bootstrap/peer_user.h"
+#include "dsfabric/bootstrap/pmix_values.h"
 #include "dsfabric/bootstrap/sockets.h"
 #include "dsfabric/bootstrap/tcp_store.h"
 #include "gmock/gmock.h"
@@ -570,6 +571,28 @@ TEST_F(StoreTest, AMemberThatBreaksTheProtocolIsDisconnected) {
   EXPECT_EQ(fence.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(message_of(fence), HasSubstr("rank 1 broke the exchange"));
   EXPECT_TRUE((*store_)->wait_until_left(soon()).ok());
+}
+
+TEST(PublishedStore, ParsesItsOwnTextFormOnly) {
+  using internal::decode_published_store;
+  internal::PublishedStore store{*SocketAddress::parse("10.77.0.2:4711"),
+                                 internal::random_secret()};
+  const std::string text = encode_published_store(store);
+  const auto decoded = decode_published_store(text);
+  ASSERT_TRUE(decoded.ok()) << decoded.status();
+  EXPECT_EQ(decoded->address.text(), "10.77.0.2:4711");
+  EXPECT_EQ(decoded->key, store.key);
+  EXPECT_THAT(
+      message_of(decode_published_store(internal::encode_no_store("no interface")).status()),
+      HasSubstr("could not serve the job: no interface"));
+  std::string no_digit = text;
+  no_digit.back() = 'g';
+  for (const std::string& malformed :
+       {std::string(), std::string("10.77.0.2:4711"), text + "0", text.substr(0, text.size() - 1),
+        no_digit, "nowhere" + text.substr(text.find(' '))}) {
+    EXPECT_TRUE(absl::IsFailedPrecondition(decode_published_store(malformed).status()))
+        << malformed;
+  }
 }
 
 TEST(SocketAddress, ParsesItsOwnTextFormOnly) {

@@ -1,11 +1,15 @@
 // Broadcasts to a failed process: every form reports the failure to the caller.
 #include <atomic>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "dsfabric/send_call.h"
+#include "dtutils/error.h"
 #include "gtest/gtest.h"
 #include "riutils/broadcast.h"
+#include "riutils/internal/broadcast_wire.h"
 #include "tests/dsfabric/testing/local_job.h"
 
 namespace cariama {
@@ -101,6 +105,23 @@ TEST(BroadcastFaults, ABufferWithoutMemoryIsRefused) {
     }
     EXPECT_FALSE(done.done());
   });
+}
+
+TEST(BroadcastFaults, AnAnswerThatNamesNoErrorIsMalformed) {
+  using internal::decode_broadcast_answer;
+  const auto decode = [](std::string_view bytes) {
+    return decode_broadcast_answer(std::as_bytes(std::span(bytes)));
+  };
+  const absl::Status lost = make_error(absl::StatusCode::kAborted, ErrorScope::kPeer, "lost");
+  const absl::Status arrived = decode(internal::encode_broadcast_answer(lost, 3));
+  EXPECT_TRUE(absl::IsAborted(arrived)) << arrived;
+  EXPECT_EQ(arrived.message(), "los");
+  EXPECT_EQ(error_scope(arrived), ErrorScope::kPeer);
+  EXPECT_TRUE(decode({}).ok());
+  using std::string_view_literals::operator""sv;
+  for (const std::string_view bytes : {"\x05"sv, "\x00\x01text"sv, "\x11\x01"sv, "\x05\x05"sv}) {
+    EXPECT_TRUE(absl::IsDataLoss(decode(bytes))) << decode(bytes);
+  }
 }
 
 }  // namespace

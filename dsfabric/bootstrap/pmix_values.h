@@ -1,0 +1,30 @@
+// The text that rank 0 of a job that PMIx started publishes for the other ranks.
+#ifndef CARIAMA_DSFABRIC_BOOTSTRAP_PMIX_VALUES_H_
+#define CARIAMA_DSFABRIC_BOOTSTRAP_PMIX_VALUES_H_
+
+#include <string>
+#include <string_view>
+
+#include "absl/status/statusor.h"
+#include "dsfabric/bootstrap/handshake.h"
+#include "dsfabric/bootstrap/sockets.h"
+
+namespace cariama::internal {
+
+// Where the store of a job listens, and the secret of the job.
+struct PublishedStore {
+  SocketAddress address;
+  JobSecret key{};
+};
+
+// Returns "ADDRESS KEY", the key in hexadecimal digits.
+[[nodiscard]] std::string encode_published_store(const PublishedStore& store);
+// Returns "!REASON": rank 0 has no store.
+[[nodiscard]] std::string encode_no_store(std::string_view reason);
+// Returns the store that a text names. Errors: UNAVAILABLE with the reason if rank 0 has no store,
+// FAILED_PRECONDITION if the text is none of these.
+[[nodiscard]] absl::StatusOr<PublishedStore> decode_published_store(std::string_view text);
+
+}  // namespace cariama::internal
+
+#endif  // CARIAMA_DSFABRIC_BOOTSTRAP_PMIX_VALUES_H_

@@ -1,0 +1,75 @@
+// Decoders of the arrays that processes send about nodes: the contents of a node, and counts of
+// moves.
+#ifndef CARIAMA_MCTS_ENGINE_MOVE_RECORDS_H_
+#define CARIAMA_MCTS_ENGINE_MOVE_RECORDS_H_
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <vector>
+
+#include "mcts/engine/node.h"
+
+namespace cariama::mcts {
+namespace internal {
+
+// Returns the byte at `offset` of a record. A member that is no bool or no Verdict must not be
+// read as one.
+[[nodiscard]] inline uint8_t byte_of(const std::byte* record, size_t offset) {
+  return std::to_integer<uint8_t>(record[offset]);
+}
+[[nodiscard]] constexpr bool is_verdict(uint8_t value) {
+  return value <= static_cast<uint8_t>(Verdict::kPruned);
+}
+
+}  // namespace internal
+
+// Returns the records in a message, or nullopt if these are not the contents of a node: a record is
+// cut short, there are more than the game has moves, a verdict does not exist, or a child cannot
+// exist in a job of `processes`. The moves themselves are not checked: the game alone knows which
+// are legal.
+template <Game G>
+[[nodiscard]] std::optional<std::vector<MoveRecord<G>>> decode_move_records(const void* data,
+                                                                            uint64_t bytes,
+                                                                            uint32_t processes) {
+  using Record = MoveRecord<G>;
+  if (bytes % sizeof(Record) != 0 || bytes / sizeof(Record) > G::kMaxMoves) return std::nullopt;
+  std::vector<Record> records(bytes / sizeof(Record));
+  const auto* from = static_cast<const std::byte*>(data);
+  for (Record& record : records) {
+    const uint8_t has_child = internal::byte_of(from, offsetof(Record, has_child));
+    if (has_child > 1) return std::nullopt;
+    if (!internal::is_verdict(internal::byte_of(from, offsetof(Record, verdict))))
+      return std::nullopt;
+    std::memcpy(static_cast<void*>(&record), from, sizeof record);
+    if (record.has_child &&
+        (record.child.rank >= processes || record.child.generation > RemoteNode::kLastGeneration)) {
+      return std::nullopt;
+    }
+    from += sizeof record;
+  }
+  return records;
+}
+
+// Returns the counts in a message about a node with `moves` moves, or nullopt if these are not such
+// counts.
+[[nodiscard]] inline std::optional<std::vector<MoveCounts>> decode_move_counts(const void* data,
+                                                                               uint64_t bytes,
+                                                                               int moves) {
+  if (bytes % sizeof(MoveCounts) != 0) return std::nullopt;
+  std::vector<MoveCounts> counts(bytes / sizeof(MoveCounts));
+  const auto* from = static_cast<const std::byte*>(data);
+  for (MoveCounts& count : counts) {
+    if (!internal::is_verdict(internal::byte_of(from, offsetof(MoveCounts, verdict))))
+      return std::nullopt;
+    std::memcpy(&count, from, sizeof count);
+    if (count.move >= moves) return std::nullopt;
+    from += sizeof count;
+  }
+  return counts;
+}
+
+}  // namespace cariama::mcts
+
+#endif  // CARIAMA_MCTS_ENGINE_MOVE_RECORDS_H_
