@@ -63,9 +63,11 @@ class CARIAMA_DSFABRIC_EXPORT CallSourceRegistry {
   // Called when Fabric::finalize() has detected that all work has ended: from now on no call is
   // accepted. Threads may still poll for calls.
   virtual void finalized() = 0;
-  // Called when the fabric closes: ends the layer's threads and releases what belongs to
-  // connections.
+  // Called when the fabric closes: ends the layer's threads. Other threads may still run calls.
   virtual void stop() = 0;
+  // Called after stop(), when no thread runs calls any more: releases what belongs to connections,
+  // which are destroyed next. Also called if the registry was created after stop() was.
+  virtual void disconnect() = 0;
 };
 
 namespace internal {

@@ -63,8 +63,11 @@ class CallSources {
   void stop() {
     if (CallSourceRegistry* const there = get(); there != nullptr) there->stop();
   }
-  // Ends the calls of the registry's functions. The registry is destroyed with this object.
-  void detach() { registry_.store(nullptr, std::memory_order_release); }
+  // Also ends the calls of the registry's functions. The registry is destroyed with this object.
+  void disconnect() {
+    if (CallSourceRegistry* const there = get(); there != nullptr) there->disconnect();
+    registry_.store(nullptr, std::memory_order_release);
+  }
 
  private:
   [[nodiscard]] CallSourceRegistry* get() const {

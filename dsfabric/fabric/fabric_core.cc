@@ -93,7 +93,7 @@ FabricCore::~FabricCore() {
   peers_.stop_answering();
   sources_.stop();
   stop_threads();
-  sources_.detach();
+  sources_.disconnect();
   for (uint32_t rank = 0; rank < job_->size(); ++rank) {
     replies_.fail(rank,
                   make_error(absl::StatusCode::kUnavailable, ErrorScope::kProcess,

@@ -187,7 +187,7 @@ void Forwarder::flush_touched() {
   touched_.clear();
 }
 
-void Forwarder::stop() {
+void Forwarder::disconnect() {
   touched_.clear();
   recent_ = {};
   const std::lock_guard lock(mutex_);

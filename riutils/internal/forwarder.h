@@ -65,7 +65,7 @@ class Forwarder {
   // lost.
   void report_failures();
   // Destroys the channels.
-  void stop();
+  void disconnect();
   // Thread-safe.
   [[nodiscard]] Statistics statistics() const;
   [[nodiscard]] const Counter& forwarded() const { return forwarded_; }

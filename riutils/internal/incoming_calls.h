@@ -83,9 +83,9 @@ class IncomingCalls final : public CallSource {
   // published; then the chunks are freed.
   void peer_died(uint32_t rank);
   [[nodiscard]] uint64_t consumed_bytes(uint32_t rank);
-  // Destroys the objects that refer to connections.
-  void stop() {
-    forwarder_.stop();
+  // Destroys the objects that refer to connections. No thread runs calls any more.
+  void disconnect() {
+    forwarder_.disconnect();
     transmitters_.clear();
   }
 

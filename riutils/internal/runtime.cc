@@ -34,7 +34,7 @@ Runtime::Runtime(Fabric& fabric) : fabric_(fabric), has_barrier_(register_ringer
   }
 }
 
-Runtime::~Runtime() { stop(); }
+Runtime::~Runtime() { disconnect(); }
 
 // ---- Requests of peers --------------------------------------------------------------------------
 
@@ -314,8 +314,12 @@ void Runtime::stop() {
   }
   work_.ring();
   if (helper_.joinable()) helper_.join();
+}
+
+void Runtime::disconnect() {
+  stop();
   helper_transmitters_.clear();
-  for (const auto& incoming : incoming_) incoming->stop();
+  for (const auto& incoming : incoming_) incoming->disconnect();
   std::vector<std::shared_ptr<FabricChannel>> retired;
   {
     const std::lock_guard lock(mutex_);

@@ -119,6 +119,7 @@ class Runtime final : public CallSourceRegistry {
   [[nodiscard]] uint64_t ended(uint32_t rank) override;
   void finalized() override;
   void stop() override;
+  void disconnect() override;
 
  private:
   void help();
