@@ -143,6 +143,24 @@ function(cariama_install_package)
           DESTINATION "${CMAKE_INSTALL_INCLUDEDIR}/cariama")
 endfunction()
 
+# cariama_leave_out_dependents(LIST layers...): adds to LIST, layers to leave out, those of `layers` (lowest
+# first) that stand on them, as the line LAYERS of their CMakeLists.txt says.
+function(cariama_leave_out_dependents list)
+  set(left_out ${${list}})
+  foreach(layer IN LISTS ARGN)
+    file(STRINGS "${PROJECT_SOURCE_DIR}/${layer}/CMakeLists.txt" lower REGEX "^ +LAYERS ")
+    string(REGEX MATCHALL "[a-z]+" lower "${lower}")
+    foreach(one IN LISTS lower)
+      if(one IN_LIST left_out)
+        list(APPEND left_out ${layer})
+        break()
+      endif()
+    endforeach()
+  endforeach()
+  list(REMOVE_DUPLICATES left_out)
+  set(${list} "${left_out}" PARENT_SCOPE)
+endfunction()
+
 # cariama_leave_out(SOURCES): takes out of the list SOURCES what needs a layer of CARIAMA_WITHOUT: what
 # includes its headers, and its tests.
 function(cariama_leave_out list)
