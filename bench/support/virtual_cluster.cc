@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -26,6 +27,8 @@ constexpr SimTime kPollCost = 100ns;
 // Maximum sleep of a waiting process: some conditions become true without a message and must be
 // polled, for example that another process has joined the job.
 constexpr SimTime kLongestSleep = 50us;
+// Real time that the end of the job may take.
+constexpr auto kPatience = std::chrono::minutes(10);
 
 }  // namespace
 
@@ -33,7 +36,10 @@ constexpr SimTime kLongestSleep = 50us;
 class VirtualCluster::Turns {
  public:
   Turns(uint32_t processes, SimFabric& sim) : sim_(sim), places_(processes) {
-    for (auto& place : places_) place = std::make_unique<Place>();
+    for (uint32_t rank = 0; rank < processes; ++rank) {
+      places_[rank] = std::make_unique<Place>();
+      due_.emplace(SimTime(0), rank);
+    }
     places_[0]->turn = true;
     sim_.set_horizon(sim_.now());
   }
@@ -46,21 +52,22 @@ class VirtualCluster::Turns {
     const std::lock_guard lock(mutex_);
     places_[rank]->gone = true;
     places_[rank]->turn = false;
-    if (std::any_of(places_.begin(), places_.end(), [](const auto& at) { return !at->gone; })) {
-      give_turn(choose());
-    }
+    set_due(rank);
+    if (!due_.empty()) give_turn(choose());
   }
   void spend(uint32_t rank, SimTime time) {
     std::unique_lock lock(mutex_);
     places_[rank]->state.clock += time;
     places_[rank]->state.busy += time;
+    set_due(rank);
     pass(lock, rank);
   }
   void sleep(uint32_t rank) {
     std::unique_lock lock(mutex_);
-    Place& self = *places_[rank];
-    self.sleeping = true;
-    self.arrived = arrivals(rank);
+    places_[rank]->sleeping = true;
+    set_due(rank);
+    note_arrivals();
+    reached_.erase(rank);  // the process has seen what had arrived
     pass(lock, rank);
   }
   [[nodiscard]] Process process(uint32_t rank) const {
@@ -74,13 +81,10 @@ class VirtualCluster::Turns {
     bool turn = false;
     bool gone = false;
     bool sleeping = false;
-    uint64_t arrived = 0;  // messages that had arrived when the process began to sleep
+    SimTime due{0};  // when the process continues by itself
     std::condition_variable changed;
   };
 
-  [[nodiscard]] uint64_t arrivals(uint32_t rank) const {
-    return sim_.endpoint_statistics(rank).messages_received;
-  }
   void pass(std::unique_lock<std::mutex>& lock, uint32_t rank) {
     const uint32_t next = choose();
     if (next == rank) return;
@@ -96,18 +100,20 @@ class VirtualCluster::Turns {
     places_[rank]->changed.wait(lock, [&] { return places_[rank]->turn; });
   }
 
+  // Updates due_ after a change of the process's place.
+  void set_due(uint32_t rank) {
+    Place& place = *places_[rank];
+    due_.erase({place.due, rank});
+    place.due = place.state.clock + (place.sleeping ? kLongestSleep : SimTime(0));
+    if (!place.gone) due_.emplace(place.due, rank);
+  }
+  void note_arrivals() {
+    for (const uint32_t rank : sim_.take_arrivals()) reached_.insert(rank);
+  }
+
   // Returns the process that runs next; advances the network to its clock.
   uint32_t choose() {
-    uint32_t first = 0;
-    SimTime due = SimTime::max();
-    for (uint32_t rank = 0; rank < places_.size(); ++rank) {
-      const Place& place = *places_[rank];
-      if (place.gone) continue;
-      const SimTime time = place.state.clock + (place.sleeping ? kLongestSleep : SimTime(0));
-      if (time >= due) continue;
-      due = time;
-      first = rank;
-    }
+    const auto [due, first] = *due_.begin();
     if (const std::optional<uint32_t> reached = find_reached()) return begin(*reached);
     uint64_t events = sim_.statistics().events;
     while (sim_.now() < due) {
@@ -119,10 +125,12 @@ class VirtualCluster::Turns {
     return begin(first);
   }
   // Returns a sleeping process at which a message has arrived, if there is one.
-  [[nodiscard]] std::optional<uint32_t> find_reached() const {
-    for (uint32_t rank = 0; rank < places_.size(); ++rank) {
-      const Place& place = *places_[rank];
-      if (!place.gone && place.sleeping && arrivals(rank) != place.arrived) return rank;
+  [[nodiscard]] std::optional<uint32_t> find_reached() {
+    note_arrivals();
+    while (!reached_.empty()) {
+      const uint32_t rank = *reached_.begin();
+      if (!places_[rank]->gone && places_[rank]->sleeping) return rank;
+      reached_.erase(reached_.begin());
     }
     return std::nullopt;
   }
@@ -133,6 +141,7 @@ class VirtualCluster::Turns {
       const SimTime now = std::max(sim_.now(), place.state.clock) + kPollCost;
       place.state.idle += now - place.state.clock;
       place.state.clock = now;
+      set_due(rank);
     }
     sim_.set_horizon(sim_.now());
     return rank;
@@ -141,6 +150,8 @@ class VirtualCluster::Turns {
   SimFabric& sim_;
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Place>> places_;
+  std::set<std::pair<SimTime, uint32_t>> due_;  // Place::due and rank of the processes
+  std::set<uint32_t> reached_;                  // processes at which messages have arrived
 };
 
 namespace {
@@ -178,19 +189,31 @@ class SleepInTurns final : public WaitHook {
 }  // namespace
 
 VirtualCluster::VirtualCluster(const VirtualClusterOptions& options)
-    : options_(options), sim_(std::make_shared<SimFabric>(options.sim)) {}
+    : options_(options),
+      sim_(std::make_shared<SimFabric>(options.sim)),
+      store_(testing::make_local_store(options.processes)),
+      killed_(options.processes) {
+  for (uint32_t rank = 0; rank < options.processes; ++rank) {
+    devices_.push_back(sim_->create_endpoint());
+  }
+}
 VirtualCluster::~VirtualCluster() = default;
 
 void VirtualCluster::spend(SimTime time) { spend_here(time); }
+
+void VirtualCluster::kill(uint32_t rank) {
+  sim_->kill(rank);
+  testing::mark_ended(*store_, rank);
+  killed_[rank] = true;
+}
+
+uint64_t VirtualCluster::store_operations() const { return testing::store_operations(*store_); }
 
 VirtualCluster::Process VirtualCluster::process(uint32_t rank) const {
   return turns_->process(rank);
 }
 
 absl::Status VirtualCluster::run(const std::function<void(Fabric&)>& body) {
-  const std::shared_ptr<testing::LocalStore> store = testing::make_local_store(options_.processes);
-  std::vector<std::shared_ptr<Device>> devices(options_.processes);
-  for (auto& device : devices) device = sim_->create_endpoint();
   turns_ = std::make_unique<Turns>(options_.processes, *sim_);
   std::vector<std::unique_ptr<Fabric>> fabrics(options_.processes);
   absl::Status failed;  // unguarded: one thread runs at a time
@@ -200,11 +223,11 @@ absl::Status VirtualCluster::run(const std::function<void(Fabric&)>& body) {
     options.service_threads = 0;
     options.heartbeat = std::chrono::hours(1);  // disabled in effect: heartbeats use real time
     options.on_failure = FailurePolicy::kContinue;
-    options.device = std::move(devices[rank]);
+    options.device = std::move(devices_[rank]);
     auto fabric = internal::create_fabric(
-        options, testing::make_local_bootstrap(store, rank),
+        options, testing::make_local_bootstrap(store_, rank),
         [&](Bootstrap&, auto handler) -> absl::StatusOr<std::unique_ptr<internal::Broker>> {
-          return testing::make_local_broker(store, rank, std::move(handler));
+          return testing::make_local_broker(store_, rank, std::move(handler));
         });
     if (!fabric.ok()) {
       failed.Update(fabric.status());
@@ -215,7 +238,7 @@ absl::Status VirtualCluster::run(const std::function<void(Fabric&)>& body) {
     runtime.help_by_hand();
     hook.set_runtime(&runtime);
     body(*fabrics[rank]);
-    failed.Update(fabrics[rank]->finalize(deadline_after(60s)));
+    if (!killed_[rank]) failed.Update(fabrics[rank]->finalize(deadline_after(kPatience)));
     hook.set_runtime(nullptr);
   };
   std::vector<std::thread> threads;

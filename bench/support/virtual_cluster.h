@@ -19,10 +19,15 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "dsfabric/fabric.h"
 #include "dtutils/sim/sim_fabric.h"
+
+namespace cariama::testing {
+struct LocalStore;
+}  // namespace cariama::testing
 
 namespace cariama::bench {
 
@@ -53,15 +58,27 @@ class VirtualCluster {
   // processes may run meanwhile, so the caller must not hold a lock that they need.
   static void spend(SimTime time);
 
+  // Called within run() by process `rank`, which must then return from its body: simulates the
+  // death of the process. It takes no part in the end of the job.
+  void kill(uint32_t rank);
+
   // Returns the times of a process. Called within run() by one of its processes, or after run().
   [[nodiscard]] Process process(uint32_t rank) const;
+  [[nodiscard]] uint32_t processes() const { return options_.processes; }
+  [[nodiscard]] const SimFabric& network() const { return *sim_; }
+  // Returns the number of operations on the store through which the processes exchange data before
+  // they are connected: values put, values got, and fences, of all processes.
+  [[nodiscard]] uint64_t store_operations() const;
 
  private:
   class Turns;
 
   VirtualClusterOptions options_;
   std::shared_ptr<SimFabric> sim_;
+  std::shared_ptr<testing::LocalStore> store_;
+  std::vector<std::shared_ptr<Device>> devices_;  // until the processes have taken them
   std::unique_ptr<Turns> turns_;
+  std::vector<bool> killed_;
 };
 
 }  // namespace cariama::bench

@@ -190,11 +190,21 @@ void Fabric::arrive(std::unique_ptr<Packet> packet) {
   schedule(end, EventKind::kDelivery, std::move(packet));
 }
 
+void Fabric::note_arrival(Endpoint& endpoint) {
+  if (!std::exchange(endpoint.in_arrivals, true)) arrivals_.push_back(endpoint.id);
+}
+
+std::vector<uint32_t> Fabric::take_arrivals() {
+  for (const uint32_t id : arrivals_) endpoints_[id]->in_arrivals = false;
+  return std::exchange(arrivals_, {});
+}
+
 void Fabric::deliver(std::unique_ptr<Packet> packet) {
   SimQueuePair* target = queue_pair(packet->target);
   const bool reached = target != nullptr && target->endpoint().alive &&
                        target->endpoint().island == endpoints_[packet->from]->island;
   if (reached && packet->kind != PacketKind::kPiece) {
+    note_arrival(target->endpoint());
     ++target->endpoint().statistics.messages_received;
     target->endpoint().statistics.bytes_received += packet->payload.size();
   }

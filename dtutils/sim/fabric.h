@@ -65,6 +65,7 @@ struct Endpoint {
   SimTime receive_free{0};
   std::vector<uint32_t> ready;  // queue pairs that have something to send
   SimEndpointStatistics statistics;
+  bool in_arrivals = false;  // see Fabric::take_arrivals()
 };
 
 class Fabric {
@@ -93,6 +94,8 @@ class Fabric {
   Endpoint* add_endpoint();
   [[nodiscard]] Endpoint* endpoint(uint32_t id) { return endpoints_[id].get(); }
   [[nodiscard]] uint32_t endpoint_count() const { return static_cast<uint32_t>(endpoints_.size()); }
+  // As SimFabric::take_arrivals().
+  [[nodiscard]] std::vector<uint32_t> take_arrivals();
   void set_island(uint32_t endpoint, uint32_t island) { endpoints_[endpoint]->island = island; }
   uint32_t new_island() { return ++islands_; }
   void heal();
@@ -175,6 +178,7 @@ class Fabric {
   void schedule_port(Endpoint& endpoint);
   void arrive(std::unique_ptr<Packet> packet);
   void deliver(std::unique_ptr<Packet> packet);
+  void note_arrival(Endpoint& endpoint);
   [[nodiscard]] SimTime time_on_wire(uint64_t bytes) const;
   [[nodiscard]] const Registration* find(uint64_t key, const ProtectionDomain* domain,
                                          uint64_t address, uint64_t bytes) const;
@@ -190,6 +194,7 @@ class Fabric {
   Random random_;
   std::vector<Event> events_;  // a heap; the next event is in front
   std::vector<std::unique_ptr<Endpoint>> endpoints_;
+  std::vector<uint32_t> arrivals_;  // endpoints at which messages arrived since take_arrivals()
   std::vector<SimQueuePair*> queue_pairs_;
   std::vector<Registration> registrations_;
   std::vector<uint32_t> free_registrations_;

@@ -78,4 +78,9 @@ SimEndpointStatistics SimFabric::endpoint_statistics(uint32_t endpoint) const {
   return fabric_->endpoint(endpoint)->statistics;
 }
 
+std::vector<uint32_t> SimFabric::take_arrivals() {
+  const std::unique_lock lock = fabric_->lock();
+  return fabric_->take_arrivals();
+}
+
 }  // namespace cariama

@@ -50,6 +50,7 @@
 #include <memory>
 #include <ratio>
 #include <span>
+#include <vector>
 
 #include "dtutils/device.h"
 #include "dtutils/export.h"
@@ -160,6 +161,9 @@ class CARIAMA_DTUTILS_EXPORT SimFabric {
 
   [[nodiscard]] SimStatistics statistics() const;
   [[nodiscard]] SimEndpointStatistics endpoint_statistics(uint32_t endpoint) const;
+  // Returns the endpoints at which messages (requests or responses) have arrived since the previous
+  // call, each once, in the order of their first arrival.
+  [[nodiscard]] std::vector<uint32_t> take_arrivals();
 
  private:
   std::shared_ptr<sim::Fabric> fabric_;

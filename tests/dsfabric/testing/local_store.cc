@@ -1,5 +1,6 @@
 #include "tests/dsfabric/testing/local_store.h"
 
+#include <atomic>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -25,6 +26,7 @@ struct LocalStore {
   std::map<std::pair<int, std::string>, std::string, std::less<>> values;
   std::vector<Rank> ranks;
   std::vector<uint64_t> fences = std::vector<uint64_t>(ranks.size());
+  std::atomic<uint64_t> operations{0};
 
   absl::Status ended(int rank) const {
     return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
@@ -52,12 +54,14 @@ class LocalBootstrap final : public Bootstrap {
   const std::string& label(int rank) const override { return labels_[rank]; }
 
   absl::Status put(std::string_view key, std::string_view value) override {
+    ++store_->operations;
     const std::lock_guard lock(store_->mutex);
     store_->values[{rank_, std::string(key)}] = value;
     store_->changed.ring();
     return absl::OkStatus();
   }
   absl::StatusOr<std::string> get(int rank, std::string_view key, Deadline deadline) override {
+    ++store_->operations;
     std::string value;
     const absl::Status found = wait(deadline, "a value", [&]() -> absl::StatusOr<bool> {
       const auto at = store_->values.find(std::pair(rank, std::string(key)));
@@ -72,6 +76,7 @@ class LocalBootstrap final : public Bootstrap {
     return value;
   }
   absl::Status fence(Deadline deadline) override {
+    ++store_->operations;
     {
       const std::lock_guard lock(store_->mutex);
       if (!fenced_) ++store_->fences[rank_];
@@ -169,6 +174,12 @@ class LocalBroker final : public internal::Broker {
 std::shared_ptr<LocalStore> make_local_store(uint32_t processes) {
   return std::make_shared<LocalStore>(processes);
 }
+void mark_ended(LocalStore& store, uint32_t rank) {
+  const std::lock_guard lock(store.mutex);
+  store.ranks[rank].ended = true;
+  store.changed.ring();
+}
+uint64_t store_operations(const LocalStore& store) { return store.operations.load(); }
 std::unique_ptr<Bootstrap> make_local_bootstrap(std::shared_ptr<LocalStore> store, uint32_t rank) {
   return std::make_unique<LocalBootstrap>(std::move(store), rank);
 }
