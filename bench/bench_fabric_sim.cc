@@ -230,7 +230,8 @@ void use(VirtualCluster& cluster, Fabric& fabric, Stages& stages, const std::str
 
   std::mt19937_64 random(absl::GetFlag(FLAGS_seed) * size + fabric.rank());
   const auto other = Rank((fabric.rank() + 1 + random() % (size - 1)) % size);
-  stages.run(fabric, "connect", 2, [&] { must(async_call(fabric, fabric.thread_of(other), [] {}).get(soon())); });
+  stages.run(fabric, "connect", 2,
+             [&] { must(async_call(fabric, fabric.thread_of(other), [] {}).get(soon())); });
 
   Collectives all(fabric, {.leave_out_dead = true});
   TerminationDetector detector(fabric, {.leave_out_dead = true});
@@ -296,7 +297,8 @@ void use(VirtualCluster& cluster, Fabric& fabric, Stages& stages, const std::str
   }
   stages.run(fabric, "detect", 0, [&] {
     if (fabric.rank() != parent) return;
-    const absl::Status called = async_call(fabric, fabric.thread_of(Rank(victim)), [] {}).get(soon());
+    const absl::Status called =
+        async_call(fabric, fabric.thread_of(Rank(victim)), [] {}).get(soon());
     if (called.ok()) fail(absl::InternalError("a dead process has answered"));
   });
   stages.run(fabric, "spread", depth, [&] {
