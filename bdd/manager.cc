@@ -139,7 +139,6 @@ Manager::~Manager() {
   // and may still use its memory.
   const bool alone = !lost_.empty() || std::uncaught_exceptions() > exceptions_;
   if (!alone && engine_->table->destroy(deadline_after(kPatience)).ok()) return;
-  engine_->table->abandon();
   engine_->cache_memory.abandon();
 }
 
@@ -287,6 +286,11 @@ void Manager::make_room(bool grow) {
   });
   const uint64_t before = engine().table->bytes();
   if (const absl::Status all = agree(stored, "bdd"); !all.ok()) {
+    // Not for want of memory: a process has failed, and its part of the table with it.
+    if (!absl::IsResourceExhausted(all)) {
+      lost_ = absl::StrCat("bdd: the node table is lost: ", all.message());
+      throw std::runtime_error(lost_);
+    }
     throw TableFull(absl::StrCat("bdd: the node table of ", before,
                                  " bytes is full, and cannot be collected: ", all.message()));
   }

@@ -224,8 +224,4 @@ absl::Status NodeTable::destroy(Deadline deadline) {
   return table_ == nullptr ? absl::OkStatus() : table_->destroy(deadline);
 }
 
-void NodeTable::abandon() {
-  if (table_ != nullptr) table_->core().abandon();
-}
-
 }  // namespace cariama::bdd

@@ -133,11 +133,9 @@ class NodeTable {
   // In a job: returns the lowest rank whose part is mapped in this process.
   [[nodiscard]] uint32_t first_mapped() const { return first_mapped_; }
   // Frees the memory of a job's table after all processes have called destroy(). Collective;
-  // blocks. After an error nothing is freed, and the table may only be destroyed.
+  // blocks. After an error nothing is freed, and the table may only be destroyed. The destructor of
+  // a table that was not destroyed leaves this process's part allocated until the fabric ends.
   [[nodiscard]] absl::Status destroy(Deadline deadline);
-  // Makes the destructor leave this process's part allocated until the fabric ends, because other
-  // processes may still use it.
-  void abandon();
 
  private:
   // Nodes in each of the two caches: 1.5 MiB.

@@ -19,9 +19,10 @@
 namespace cariama {
 
 // Returns OK if `mine` is OK and `value` is equal in all processes. Collective; blocks. Errors:
-// `mine` itself; UNAVAILABLE (`what`, and the text of the failed process with the lowest rank, or
-// the label of a dead process); FAILED_PRECONDITION (`what`: the value of a process differs from
-// that of rank 0); those of Collectives.
+// DEADLINE_EXCEEDED (the operation is still in progress, whatever `mine` is); `mine` itself;
+// UNAVAILABLE (`what`, and the text of the failed process with the lowest rank, or the label of a
+// dead process), but RESOURCE_EXHAUSTED if that process failed with it; FAILED_PRECONDITION
+// (`what`: the value of a process differs from that of rank 0); others of Collectives.
 [[nodiscard]] CARIAMA_DHT_EXPORT absl::Status agree(Collectives& all, const absl::Status& mine,
                                                     std::string_view what, Deadline deadline,
                                                     uint64_t value = 0);

@@ -94,6 +94,8 @@ class TableAccess {
   // since then. Otherwise the result is kAbsent, or `key` has no meaning.
   [[nodiscard]] TableOutcome read(uint64_t index, Key& key) {
     const TablePlace place = core_.geometry().place_of(index);
+    if (!core_.geometry().contains(place)) [[unlikely]]
+      return TableOutcome::kAbsent;
     const uint64_t* const share = core_.share(place.owner).mapped.load(std::memory_order_relaxed);
     if (share == nullptr || --until_check_ == 0) [[unlikely]] {
       return read_slowly(index, key);
@@ -119,8 +121,8 @@ class TableAccess {
   // ---- Asynchronous operations. start_*() returns false if in_flight operations are active: then
   // call poll(). An operation is active until poll() has delivered its result. `tag` is returned
   // with the result. The transfers of an operation that has ended by its deadline may be in flight
-  // longer. While those of in_flight such operations are, a new one on a share that is not mapped
-  // ends at once with kUnavailable.
+  // longer. While they are, new operations on the share of the same owner end at once with
+  // kUnavailable; those on other shares are not affected.
 
   [[nodiscard]] bool start_find_or_put(const Key& key, uint64_t tag) {
     return start<true>(key, tag);
@@ -179,7 +181,8 @@ class TableAccess {
   }
 
   [[nodiscard]] bool is_mapped_at(TablePlace place) const {
-    return core_.share(place.owner).mapped.load(std::memory_order_relaxed) != nullptr;
+    return core_.geometry().contains(place) &&
+           core_.share(place.owner).mapped.load(std::memory_order_relaxed) != nullptr;
   }
 
   template <bool kPut>
@@ -331,11 +334,14 @@ class HashTable {
     const uint32_t rank = core_->fabric().rank();
     for (uint64_t at = 0; at < geometry().buckets; ++at) {
       Key stored;
+      // A processor with weak memory order may see the last word before the others.
+      bool complete = true;
       for (size_t i = 0; i < W; ++i) {
         stored[i] = std::atomic_ref<uint64_t>(const_cast<uint64_t&>(words[at * W + i]))
                         .load(std::memory_order_relaxed);
+        complete = complete && stored[i] != 0;
       }
-      if (stored[W - 1] == 0) continue;
+      if (!complete) continue;
       Key key;
       decode_key(stored.data(), W, key.data());
       visit(geometry().index_of(rank, at), key);
@@ -376,8 +382,9 @@ class HashTable {
   // table is full), UNAVAILABLE, those of open(2) and read(2).
   [[nodiscard]] absl::StatusOr<TableLoadResult> load(const std::string& prefix, Deadline deadline);
   // Frees the memory after all processes have called it. Collective. No access may exist any more.
-  // After an error nothing is freed. The destructor frees this process's share without waiting for
-  // the others.
+  // After OK, only the destructor may be called. After an error nothing is freed. The destructor of
+  // a table that was not destroyed leaves this process's share allocated until the fabric ends,
+  // because other processes may use it.
   [[nodiscard]] absl::Status destroy(Deadline deadline) { return core_->destroy(deadline); }
 
   [[nodiscard]] TableCore& core() const { return *core_; }
@@ -521,21 +528,28 @@ TableOutcome TableAccess<W>::read(std::span<const uint64_t> indices, std::span<K
     std::array<Key, kPart> stored;
     for (size_t i = 0; i < count; ++i) {
       const TablePlace place = core_.geometry().place_of(indices[first + i]);
+      if (!core_.geometry().contains(place)) [[unlikely]]
+        continue;
       const uint64_t* const share = core_.share(place.owner).mapped.load(std::memory_order_relaxed);
       if (share != nullptr) __builtin_prefetch(share + place.position * W);
     }
     size_t left = 0;
     for (size_t i = 0; i < count; ++i) {
       const uint64_t index = indices[first + i];
-      const uint32_t owner = core_.geometry().place_of(index).owner;
+      const TablePlace place = core_.geometry().place_of(index);
+      const uint32_t owner = place.owner;
       results[i].outcome = TableOutcome::kFound;
+      if (!core_.geometry().contains(place)) [[unlikely]] {
+        results[i].outcome = TableOutcome::kAbsent;
+        continue;
+      }
       if (core_.share(owner).mapped.load(std::memory_order_relaxed) == nullptr ||
           --until_check_ == 0) [[unlikely]] {
         static_cast<void>(mapped_share(owner));
       }
       const uint64_t* const share = core_.share(owner).mapped.load(std::memory_order_relaxed);
       if (share != nullptr) [[likely]] {
-        load_key(share + core_.geometry().place_of(index).position * W, keys[first + i]);
+        load_key(share + place.position * W, keys[first + i]);
         results[i].index = UINT64_MAX;
         continue;
       }
@@ -597,6 +611,9 @@ bool TableAccess<W>::start(const Key& key, uint64_t tag) {
 template <size_t W>
 bool TableAccess<W>::start_read(uint64_t index, uint64_t tag) {
   const TablePlace place = core_.geometry().place_of(index);
+  if (!core_.geometry().contains(place)) [[unlikely]] {
+    return engine_.start(TableEngine::Mode::kRead, nullptr, index, tag);
+  }
   const uint64_t* share = core_.share(place.owner).mapped.load(std::memory_order_relaxed);
   if (share == nullptr || --until_check_ == 0) share = mapped_share(place.owner);
   if (share == nullptr) return engine_.start(TableEngine::Mode::kRead, nullptr, index, tag);

@@ -42,7 +42,12 @@ TableCore::TableCore(Collectives& all, size_t words, const TableOptions& options
       options_(options),
       shares_(std::make_unique<Share[]>(all.fabric().size())) {}
 
-TableCore::~TableCore() = default;
+TableCore::~TableCore() {
+  // Other processes may still use the share of a table that was not destroyed.
+  if (destroyed_ || fabric().size() == 1) return;
+  static_cast<void>(memory_.release());
+  for (RemoteMemory& memory : possibly_used_) static_cast<void>(memory.release());
+}
 
 absl::StatusOr<std::unique_ptr<TableCore>> TableCore::create(Collectives& all, size_t words,
                                                              const TableOptions& options,
@@ -96,8 +101,12 @@ absl::StatusOr<TableCore::Allocation> TableCore::allocate(uint64_t buckets, Dead
   TableShape mine{words_, buckets, probe_limit(buckets), {}};
   if (memory.ok()) mine.address = memory->address();
   auto shapes = all_.all_gather(mine, deadline);
+  if (!shapes.ok()) {
+    // Other processes may have got the addresses in time, and use the share.
+    if (memory.ok()) static_cast<void>(memory->release());
+    return shapes.status();
+  }
   if (!memory.ok()) return memory.status();
-  if (!shapes.ok()) return shapes.status();
   for (uint32_t rank = 0; rank < shapes->size(); ++rank) {
     const std::optional<TableShape>& shape = (*shapes)[rank];
     if (!shape.has_value() || shape->address.address == 0) {
@@ -256,21 +265,19 @@ absl::Status TableCore::grow(uint64_t buckets, Deadline deadline) {
   RemoteMemory old = std::move(memory_);
   adopt(*std::move(allocation), buckets);
   absl::Status all = all_.barrier(deadline);
-  // If agree() has failed, other processes may still use the old share.
+  // If the barrier has failed, other processes may still use the old share.
   if (!all.ok()) possibly_used_.push_back(std::move(old));
-  return all;
+  // All processes had agreed to grow. So the death of one does not undo that; the operations on its
+  // keys report it.
+  return absl::IsUnavailable(all) ? absl::OkStatus() : all;
 }
 
 absl::Status TableCore::destroy(Deadline deadline) {
   if (absl::Status ended = all_.barrier(deadline); !ended.ok()) return ended;
+  destroyed_ = true;
   memory_ = {};
   possibly_used_.clear();
   return absl::OkStatus();
-}
-
-void TableCore::abandon() {
-  static_cast<void>(memory_.release());
-  for (RemoteMemory& memory : possibly_used_) static_cast<void>(memory.release());
 }
 
 }  // namespace cariama

@@ -66,10 +66,6 @@ class CARIAMA_DHT_EXPORT TableCore {
   // Moves the mapped shares of processes that have failed to the state kFailed. Thread-safe.
   void detach_failed();
 
-  // Makes the destructor leave this process's share allocated until the fabric ends. For a process
-  // that ends without the other processes, which may still use the share.
-  void abandon();
-
   // The collective operations of HashTable.
   [[nodiscard]] uint64_t local_size() const;
   [[nodiscard]] absl::StatusOr<uint64_t> size(Deadline deadline) const;
@@ -80,7 +76,8 @@ class CARIAMA_DHT_EXPORT TableCore {
   // Returns the error of a load that found no empty bucket.
   [[nodiscard]] absl::Status too_small() const;
   // Loads this process's part of the files: passes the words of each key to `put`, and then calls
-  // `finish`; if the saved table has the same shape, restores the buckets instead. Collective.
+  // `finish`; if the saved table has the same shape, restores the buckets instead, unless that would
+  // leave a probe path with a hole. Collective.
   using PutStored = std::function<absl::Status(std::span<const uint64_t> stored)>;
   [[nodiscard]] absl::StatusOr<TableLoadResult> load(const std::string& prefix,
                                                      const PutStored& put,
@@ -98,11 +95,14 @@ class CARIAMA_DHT_EXPORT TableCore {
   [[nodiscard]] absl::StatusOr<Allocation> allocate(uint64_t buckets, Deadline deadline);
   void adopt(Allocation allocation, uint64_t buckets);
   [[nodiscard]] uint64_t probe_limit(uint64_t buckets) const;
+  // Returns true if no bucket of this process is empty that an operation on one of its keys passes.
+  [[nodiscard]] bool has_whole_paths() const;
 
   Collectives& all_;
   const size_t words_;
   const TableOptions options_;
   TableGeometry geometry_;
+  bool destroyed_ = false;  // the processes have agreed that nobody uses a share any more
   RemoteMemory memory_;
   // Shares that other processes may still use, since grow() was ended by its deadline.
   std::vector<RemoteMemory> possibly_used_;

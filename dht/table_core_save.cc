@@ -92,10 +92,10 @@ absl::StatusOr<TableLoadResult> TableCore::load(const std::string& prefix, const
                           first.probe_limit == geometry_.probe_limit;
   uint64_t keys = 0;
   const std::span<uint64_t> own = local_words();
-  for (uint32_t file = rank; file < first.processes && mine.ok(); file += geometry_.processes) {
+  const auto read_file = [&](uint32_t file, bool restore) {
     const std::string name = table_file_name(prefix, file);
-    // No key is put before the header was compared. `same_shape` follows from file 0, so it holds
-    // for a file only if the shapes are equal.
+    // No key is put before the header was compared. `restore` follows from file 0, so it holds for
+    // a file only if the shapes are equal.
     const auto accept = [&](const internal::TableFileHeader& header) {
       internal::TableFileHeader expected = first;
       expected.rank = file;
@@ -109,9 +109,9 @@ absl::StatusOr<TableLoadResult> TableCore::load(const std::string& prefix, const
       keys += header.keys;
       return absl::OkStatus();
     };
-    mine = internal::read_table_file(
+    return internal::read_table_file(
         name, accept, [&](uint64_t position, std::span<const uint64_t> stored) -> absl::Status {
-          if (!same_shape) return put(stored);
+          if (!restore) return put(stored);
           if (geometry_.home_of(stored[0]).owner != rank) {
             return make_error(absl::StatusCode::kDataLoss, ErrorScope::kOperation,
                               "the saved table " + name + " is damaged: the key of bucket " +
@@ -122,14 +122,56 @@ absl::StatusOr<TableLoadResult> TableCore::load(const std::string& prefix, const
                     own.begin() + static_cast<ptrdiff_t>(position * words_));
           return absl::OkStatus();
         });
-  }
-  if (mine.ok() && !same_shape) mine = finish();
-  if (absl::Status all = agree(all_, mine, "the hash table was not loaded", deadline); !all.ok()) {
-    return all;
+  };
+  const auto read_files = [&](bool restore) -> absl::Status {
+    keys = 0;
+    absl::Status read;
+    for (uint32_t file = rank; file < first.processes && read.ok(); file += geometry_.processes) {
+      read = read_file(file, restore);
+    }
+    if (read.ok() && !restore) read = finish();
+    return agree(all_, read, "the hash table was not loaded", deadline);
+  };
+  if (absl::Status read = read_files(same_shape); !read.ok()) return read;
+  bool restored = same_shape;
+  if (restored) {
+    // A bucket whose last word was not set when it was saved is empty now: an operation would not
+    // find the keys behind it.
+    const auto whole = all_.all_reduce(
+        uint32_t{has_whole_paths()}, [](uint32_t a, uint32_t b) { return a & b; }, deadline);
+    if (!whole.ok()) return whole.status();
+    restored = *whole != 0;
+    if (!restored) {
+      if (absl::Status cleared = clear(deadline); !cleared.ok()) return cleared;
+      if (absl::Status read = read_files(false); !read.ok()) return read;
+    }
   }
   const auto total = all_.all_reduce(keys, std::plus<>(), deadline);
   if (!total.ok()) return total.status();
-  return TableLoadResult{*total, same_shape};
+  return TableLoadResult{*total, restored};
+}
+
+bool TableCore::has_whole_paths() const {
+  const std::span<const uint64_t> words = local_words();
+  const uint64_t buckets = geometry_.buckets;
+  uint64_t empty = 0;
+  while (empty < buckets && words[empty * words_] != 0) ++empty;
+  if (empty == buckets) return true;
+  // Follows the buckets from behind that empty one, once around the share.
+  uint64_t run = 0;  // occupied buckets before the current one, without a gap
+  for (uint64_t i = 1; i < buckets; ++i) {
+    const uint64_t at = (empty + i) % buckets;
+    const uint64_t word = words[at * words_];
+    if (word == 0) {
+      run = 0;
+      continue;
+    }
+    const uint64_t home = geometry_.home_of(word).position;
+    const uint64_t passed = at >= home ? at - home : at + buckets - home;
+    if (passed > run) return false;
+    ++run;
+  }
+  return true;
 }
 
 }  // namespace cariama

@@ -18,14 +18,22 @@ namespace {
 constexpr double kLoadWindow = 16384;
 // Deadlines are checked once in so many polls: reading the clock takes as long as a poll.
 constexpr uint64_t kPollsPerClock = 64;
+// If the clock is read less often than this, each poll reads it.
+constexpr std::chrono::milliseconds kRareClock{100};
+// The most time between two readings of the clock that counts towards the deadlines. The thread may
+// have been stopped, or may have done something else, while the owners answered.
+constexpr std::chrono::seconds kLongestGap{1};
 
 }  // namespace
 
 struct TableEngine::Slot {
   enum class Stage : uint8_t {
     kFree,
-    kTaken,  // has an operation that has no transfer yet
+    // Has an operation that starts a transfer. Starting one may run code that uses the same access:
+    // then the operation does not advance.
+    kTaken,
     kChunk,  // waits for a chunk
+    kRoom,   // waits until the owner accepts a compare-and-swap
     kWord,   // waits for a compare-and-swap
     kRead,   // waits for the words of one bucket
     kLate,   // the operation has ended; a transfer may still be in flight
@@ -92,25 +100,16 @@ uint64_t* TableEngine::attach(uint32_t owner) {
 
 // ---- Slots --------------------------------------------------------------------------------------
 
-// Slots of operations that have ended by their deadlines do not count as active, so that a program
-// can wait for its operations; but their number is bounded.
-bool TableEngine::refuses(bool may_run_calls) {
-  const auto has_room = [this] { return overdue_ < options_.in_flight; };
-  if (!has_room()) {
-    // Without service threads, the answers of owners arrive only while a thread waits.
-    if (may_run_calls) {
-      static_cast<void>(poll_until(has_room, Deadline::min()));
-    } else {
-      poll();
-    }
-  }
-  if (has_room()) return false;
-  ++statistics_.operations;
-  ++statistics_.unavailable;
-  status_ = make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
-                       "the transfers of earlier operations on a hash table have not ended in time",
-                       "raise TableOptions::timeout if a host is overloaded");
-  return true;
+// Operations on an owner that does not answer would occupy slots until their deadlines, while
+// operations on other owners wait for a slot.
+bool TableEngine::is_overdue(uint32_t owner, bool may_run_calls) {
+  const auto answered = [&] { return !overdue_.contains(owner); };
+  if (answered()) [[likely]]
+    return false;
+  // Without service threads, the answers of owners arrive only while a thread waits.
+  if (may_run_calls) return !poll_until(answered, Deadline::min());
+  poll();
+  return !answered();
 }
 
 TableEngine::Slot& TableEngine::take_slot() {
@@ -138,11 +137,6 @@ TableEngine::Slot& TableEngine::take_slot() {
 
 bool TableEngine::start(Mode mode, const uint64_t* stored, uint64_t index, uint64_t tag) {
   if (!has_room()) return false;
-  if (refuses(/*may_run_calls=*/false)) {
-    Ended& ended = ended_.emplace_back(Ended{tag, {}, {}});
-    if (mode != Mode::kRead) std::copy_n(stored, core_.words(), ended.stored.begin());
-    return true;
-  }
   Slot& slot = take_slot();
   slot.tag = tag;
   slot.target = {};
@@ -152,11 +146,6 @@ bool TableEngine::start(Mode mode, const uint64_t* stored, uint64_t index, uint6
 
 bool TableEngine::start(Mode mode, const uint64_t* stored, uint64_t index, const Target& target) {
   if (active_ >= options_.in_flight) return false;
-  if (refuses(/*may_run_calls=*/true)) {
-    *target.result = {};
-    --*target.left;
-    return true;
-  }
   Slot& slot = take_slot();
   slot.target = target;
   launch(slot, mode, stored, index);
@@ -165,7 +154,6 @@ bool TableEngine::start(Mode mode, const uint64_t* stored, uint64_t index, const
 
 TableResult TableEngine::execute(Mode mode, uint64_t* stored, uint64_t index) {
   TableResult result;
-  if (refuses(/*may_run_calls=*/true)) return result;
   size_t left = 1;
   // A blocked operation must not wait for a free slot: the thread's wait hook may have suspended
   // operations that occupy all of them, and that continue only after this one.
@@ -180,20 +168,26 @@ void TableEngine::launch(Slot& slot, Mode mode, const uint64_t* stored, uint64_t
   ++statistics_.operations;
   slot.mode = mode;
   slot.round_trips = 0;
+  if (mode != Mode::kRead) std::copy_n(stored, core_.words(), slot.stored.begin());
+  static_cast<void>(read_clock());
   slot.deadline = deadline_after(core_.options().timeout);
   if (slot.buffer.get_buffer() == nullptr) return end(slot, TableOutcome::kUnavailable);
   const TableGeometry& geometry = core_.geometry();
   TablePlace place{};
   if (mode == Mode::kRead) {
     place = geometry.place_of(index);
-    if (place.owner >= geometry.processes || place.position >= geometry.buckets) {
-      return end(slot, TableOutcome::kAbsent);
-    }
+    if (!geometry.contains(place)) return end(slot, TableOutcome::kAbsent);
   } else {
-    std::copy_n(stored, core_.words(), slot.stored.begin());
     place = geometry.home_of(stored[0]);
   }
   slot.owner = place.owner;
+  if (is_overdue(slot.owner, /*may_run_calls=*/slot.target.left != nullptr)) {
+    return fail(slot, make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+                                 core_.fabric().label(slot.owner) +
+                                     " has not yet answered earlier operations on its share of a "
+                                     "hash table",
+                                 "raise TableOptions::timeout if its host is overloaded"));
+  }
   absl::Status usable = slot.owner == core_.fabric().rank()
                             ? absl::OkStatus()
                             : core_.fabric().peer_status(slot.owner);
@@ -202,11 +196,11 @@ void TableEngine::launch(Slot& slot, Mode mode, const uint64_t* stored, uint64_t
   if (!usable.ok()) return fail(slot, std::move(usable));
   if (mode == Mode::kRead) {
     slot.index = index;
-    slot.stage = Slot::Stage::kRead;
     GlobalAddress address = core_.share(slot.owner).address;
     address.address += place.position * core_.words() * sizeof(uint64_t);
     slot.chunks[0].pieces[0] =
         memory_->rget(global_ptr<uint64_t>(address), slot.buffer, 0, core_.words());
+    slot.stage = Slot::Stage::kRead;
     slot.round_trips = 1;
     return advance(slot);
   }
@@ -215,10 +209,10 @@ void TableEngine::launch(Slot& slot, Mode mode, const uint64_t* stored, uint64_t
   slot.current = 0;
   slot.at = 0;
   slot.ordinal = 0;
-  slot.stage = Slot::Stage::kChunk;
   slot.chunks[1].count = 0;
   request_chunk(slot, 0);
   if (in_advance_ && slot.requested < geometry.probe_limit) request_chunk(slot, 1);
+  slot.stage = Slot::Stage::kChunk;
   slot.round_trips = 1;
   advance(slot);
 }
@@ -292,6 +286,10 @@ void TableEngine::advance(Slot& slot) {
       case Slot::Stage::kChunk:
         if (!advance_chunk(slot)) return;
         break;
+      case Slot::Stage::kRoom:
+        swap_word(slot);
+        if (slot.stage == Slot::Stage::kRoom) return;
+        break;
       case Slot::Stage::kWord:
         if (!advance_word(slot)) return;
         break;
@@ -315,7 +313,11 @@ void TableEngine::advance(Slot& slot) {
         }
         slot.swap = {};
         slot.stage = Slot::Stage::kFree;
-        --(std::exchange(slot.overdue, false) ? overdue_ : active_);
+        if (!std::exchange(slot.overdue, false)) {
+          --active_;
+        } else if (const auto of_owner = overdue_.find(slot.owner); --of_owner->second == 0) {
+          overdue_.erase(of_owner);
+        }
         return;
       }
     }
@@ -396,12 +398,21 @@ void TableEngine::next_word(Slot& slot) {
   end(slot, TableOutcome::kFound);
 }
 
+// An owner that executes the compare-and-swaps may have no receive posted for one more call. Then
+// the operation tries again with each poll: a wait for room would not end while the owner is
+// stopped.
 void TableEngine::swap_word(Slot& slot) {
   const Slot::Chunk& chunk = slot.chunks[slot.current];
   const uint64_t position = (chunk.first + slot.at) % core_.geometry().buckets;
   GlobalAddress address = core_.share(slot.owner).address;
   address.address += (position * core_.words() + slot.word) * sizeof(uint64_t);
-  slot.swap = memory_->compare_exchange(global_ptr<uint64_t>(address), 0, slot.stored[slot.word]);
+  slot.stage = Slot::Stage::kTaken;
+  slot.swap =
+      memory_->try_compare_exchange(global_ptr<uint64_t>(address), 0, slot.stored[slot.word]);
+  if (slot.swap.done() && absl::IsResourceExhausted(slot.swap.wait(kForever).status())) {
+    slot.stage = Slot::Stage::kRoom;
+    return;
+  }
   ++slot.round_trips;
   slot.stage = Slot::Stage::kWord;
 }
@@ -434,13 +445,14 @@ void TableEngine::next_chunk(Slot& slot) {
   const auto other = static_cast<uint8_t>(1 - slot.current);
   const uint64_t limit = core_.geometry().probe_limit;
   slot.at = 0;
-  slot.stage = Slot::Stage::kChunk;
+  slot.stage = Slot::Stage::kTaken;
   if (slot.chunks[other].count != 0) {  // requested in advance
     slot.chunks[slot.current].count = 0;
     slot.current = other;
     // Chunks 0 and 1 were requested together, chunk i + 2 after chunk i was scanned.
     if (++slot.ordinal % 2 == 0) ++slot.round_trips;
     if (in_advance_ && slot.requested < limit) request_chunk(slot, 1 - other);
+    slot.stage = Slot::Stage::kChunk;
     return;
   }
   if (slot.requested >= limit) {
@@ -449,6 +461,7 @@ void TableEngine::next_chunk(Slot& slot) {
   ++slot.ordinal;
   ++slot.round_trips;
   request_chunk(slot, slot.current);
+  slot.stage = Slot::Stage::kChunk;
 }
 
 // ---- Load ---------------------------------------------------------------------------------------
@@ -476,9 +489,22 @@ void TableEngine::observe_load(const Slot& slot) {
 
 // ---- Waiting ------------------------------------------------------------------------------------
 
+// Reads the clock. If the last reading was too long ago, moves the deadlines, so that the time
+// between counts only in part.
+Deadline TableEngine::read_clock() {
+  const Deadline now = std::chrono::steady_clock::now();
+  const auto gap = now - std::exchange(clock_, now);
+  rare_clock_ = gap > kRareClock;
+  if (gap <= kLongestGap) return now;
+  for (const std::unique_ptr<Slot>& slot : slots_) {
+    if (slot->deadline < kForever - gap) slot->deadline += gap - kLongestGap;
+  }
+  return now;
+}
+
 void TableEngine::poll() {
-  const bool check = ++polls_ % kPollsPerClock == 0;
-  const Deadline now = check ? std::chrono::steady_clock::now() : Deadline{};
+  const bool check = ++polls_ % kPollsPerClock == 0 || rare_clock_;
+  const Deadline now = check ? read_clock() : Deadline{};
   // Uses an index instead of an iterator, because a nested poll may add slots.
   for (size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = *slots_[i];
@@ -489,7 +515,7 @@ void TableEngine::poll() {
     }
     slot.overdue = true;
     --active_;
-    ++overdue_;
+    ++overdue_[slot.owner];
     if (slot.stage != Slot::Stage::kLate) {
       fail(slot, make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
                             core_.fabric().label(slot.owner) +

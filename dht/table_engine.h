@@ -22,6 +22,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <vector>
 
@@ -65,8 +66,8 @@ class CARIAMA_DHT_EXPORT TableEngine {
   // bucket, and `stored` gets its words; otherwise `stored` is the encoded key.
   [[nodiscard]] TableResult execute(Mode mode, uint64_t* stored, uint64_t index);
   // Starts one operation. Returns false if in_flight operations are active. The operation ends at
-  // once with kUnavailable if transfers of as many earlier operations, which have ended by their
-  // deadlines, are still in flight.
+  // once with kUnavailable while a transfer to the same owner is in flight whose operation has ended
+  // by its deadline.
   [[nodiscard]] bool start(Mode mode, const uint64_t* stored, uint64_t index, uint64_t tag);
   [[nodiscard]] bool start(Mode mode, const uint64_t* stored, uint64_t index, const Target& target);
   // Returns true if start() with a tag would start an operation. in_flight limits the number of
@@ -93,8 +94,9 @@ class CARIAMA_DHT_EXPORT TableEngine {
  private:
   struct Slot;
 
-  // Returns true if an operation cannot begin: its result is then kUnavailable.
-  [[nodiscard]] bool refuses(bool may_run_calls);
+  // Returns true if a transfer to `owner` is in flight whose operation has ended by its deadline.
+  [[nodiscard]] bool is_overdue(uint32_t owner, bool may_run_calls);
+  [[nodiscard]] Deadline read_clock();
   [[nodiscard]] Slot& take_slot();
   // Polls until condition() returns true. Returns false if the deadline came first.
   template <typename Condition>
@@ -123,8 +125,11 @@ class CARIAMA_DHT_EXPORT TableEngine {
   double load_ = 0;      // measured
   double observed_ = 0;  // buckets that load_ is the average of
   size_t active_ = 0;    // slots in use, except for the overdue ones
-  size_t overdue_ = 0;   // slots whose deadline has passed, and whose transfers are in flight
+  // Owner → number of its slots whose deadlines have passed, and whose transfers are in flight.
+  std::map<uint32_t, size_t> overdue_;
   uint64_t polls_ = 0;
+  Deadline clock_{};         // when the clock was read last
+  bool rare_clock_ = false;  // the last two readings of the clock were far apart
   std::vector<std::unique_ptr<Slot>> slots_;
   std::deque<Ended> ended_;
   absl::Status status_;

@@ -76,6 +76,10 @@ struct TableGeometry {
   [[nodiscard]] TablePlace place_of(uint64_t index) const {
     return {static_cast<uint32_t>(index >> shift), index & ((uint64_t{1} << shift) - 1)};
   }
+  // Returns false for the place of an index that is not of this geometry.
+  [[nodiscard]] bool contains(const TablePlace& place) const {
+    return place.owner < processes && place.position < buckets;
+  }
   // Returns the first place of the probe path of a key with this word 0. The hash is a bijection of
   // 64 bits. Only its high bits are used, which depend on all bits of the word: its high part
   // selects the owner, and the rest selects the position.

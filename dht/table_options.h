@@ -16,9 +16,10 @@ enum class TableOutcome : uint8_t {
   kInserted,  // this operation put the key into the table, at `index`
   kAbsent,    // the key is not in the table; read(): the bucket is empty, seen only if not mapped
   kFull,      // the key is absent, and no bucket within the probe limit is empty; nothing is lost
-  // The owner of the key is dead or does not answer: status() of the access returns the reason. A
-  // find_or_put with this result may have put the key, or may still put it, so that a later
-  // find_or_put of the key returns kFound.
+  // The owner of the key is dead or does not answer (UNAVAILABLE, DEADLINE_EXCEEDED), or this
+  // process has no registered memory or descriptors for the operation (RESOURCE_EXHAUSTED): status()
+  // of the access returns the reason. A find_or_put with this result may have put the key, or may
+  // still put it, so that a later find_or_put of the key returns kFound.
   kUnavailable,
 };
 
@@ -61,8 +62,9 @@ struct TableOptions {
   // kDevice is refused: CPUs change the buckets of mapped shares, and the compare-and-swap of a
   // device is not atomic with those of CPUs.
   AtomicsBy atomics = AtomicsBy::kAutomatic;
-  // An operation that takes longer ends with kUnavailable. The first operation on a share connects
-  // to its owner, which FabricOptions::timeout limits instead.
+  // An operation that takes longer ends with kUnavailable. Of a time between two polls of its
+  // access, at most one second counts: the thread may have been stopped. The first operation on a
+  // share connects to its owner, which FabricOptions::timeout limits instead.
   std::chrono::milliseconds timeout{30'000};
 
   static constexpr uint32_t kMaxChunk = 512;
@@ -72,7 +74,8 @@ struct TableAccessOptions {
   // Operations on shares that are not mapped which one access has in flight, and asynchronous
   // operations that are active; at least 1. Each takes registered memory for a chunk of the largest
   // size (two with kEager and kLoad): 8 W C bytes. So does each operation that has ended by its
-  // deadline while a transfer is in flight; there are at most twice in_flight of these.
+  // deadline while a transfer is in flight; there are at most in_flight of these for each owner
+  // that does not answer.
   uint32_t in_flight = 32;
 };
 

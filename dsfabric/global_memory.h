@@ -48,6 +48,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "dsfabric/call_options.h"
 #include "dsfabric/export.h"
 #include "dsfabric/fabric.h"
 #include "dsfabric/remote_memory.h"
@@ -305,13 +306,22 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
   // ---- Atomics on aligned words. Each yields the word's value before the operation.
 
   [[nodiscard]] GlobalValue<uint64_t> fetch_add(global_ptr<uint64_t> word, uint64_t addend) {
-    return start_atomic(word.address(), Atomic::kFetchAdd, addend, 0);
+    return start_atomic(word.address(), Atomic::kFetchAdd, addend, 0, WhenFull::kRetry);
   }
   // Sets the word to `desired` if it equals `expected`. Yields the value before: the word was set
   // if that value equals `expected`.
   [[nodiscard]] GlobalValue<uint64_t> compare_exchange(global_ptr<uint64_t> word, uint64_t expected,
                                                        uint64_t desired) {
-    return start_atomic(word.address(), Atomic::kCompareExchange, expected, desired);
+    return start_atomic(word.address(), Atomic::kCompareExchange, expected, desired,
+                        WhenFull::kRetry);
+  }
+  // As compare_exchange(), but does not wait for room: if the owner executes the operation, and has
+  // no receive posted for it now, the handle has ended with RESOURCE_EXHAUSTED, and the word was not
+  // changed. Call it again later.
+  [[nodiscard]] GlobalValue<uint64_t> try_compare_exchange(global_ptr<uint64_t> word,
+                                                           uint64_t expected, uint64_t desired) {
+    return start_atomic(word.address(), Atomic::kCompareExchange, expected, desired,
+                        WhenFull::kFail);
   }
   [[nodiscard]] GlobalValue<uint64_t> load(global_ptr<uint64_t> word) { return fetch_add(word, 0); }
   // Sets the word to `value`, and returns the value before. Blocks: connections have no atomic
@@ -337,13 +347,14 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
   [[nodiscard]] GlobalTransfer start_registered(const GlobalAddress& remote, RDMAMemory& local,
                                                 uint64_t offset, size_t bytes, bool put);
   [[nodiscard]] GlobalValue<uint64_t> start_atomic(const GlobalAddress& word, Atomic kind,
-                                                   uint64_t operand, uint64_t desired);
+                                                   uint64_t operand, uint64_t desired,
+                                                   WhenFull when_full);
   [[nodiscard]] absl::Status in_pieces(const GlobalAddress& remote, size_t bytes, std::byte* into,
                                        const std::byte* from, Deadline deadline);
   [[nodiscard]] static uint64_t execute(Atomic kind, uint64_t* word, uint64_t operand,
                                         uint64_t desired);
   void ask_owner(GlobalValue<uint64_t>& handle, const GlobalAddress& word, Atomic kind,
-                 uint64_t operand, uint64_t desired);
+                 uint64_t operand, uint64_t desired, WhenFull when_full);
 
   // Returns the local address of the memory if it can be accessed by loads and stores, else
   // nullptr.

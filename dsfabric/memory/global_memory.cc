@@ -89,7 +89,10 @@ absl::Status GlobalTransfer::wait(Deadline deadline) { return finish(deadline, n
 absl::Status GlobalTransfer::finish(Deadline deadline, void* result, size_t bytes) {
   if (execution_ != nullptr) {
     Execution& execution = *execution_;
-    if (!memory_->fabric().wait([&] { return execution.done.done(); }, deadline)) {
+    // Fabric::wait() runs calls before it tests its condition. The caller of wait() after done()
+    // expects none.
+    const auto ended = [&] { return execution.done.done(); };
+    if (!ended() && !memory_->fabric().wait(ended, deadline)) {
       return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
                         "the owner of a word did not execute an atomic operation in time");
     }
@@ -182,6 +185,8 @@ absl::StatusOr<GlobalMemory::Lane*> GlobalMemory::lane(Rank rank) {
     if (!queue.ok()) return queue.status();
     auto transmitter = Transmitter::create(**queue);
     if (!transmitter.ok()) return transmitter.status();
+    // Code that ran while connection() waited may have made the lane, and uses it.
+    if (lane.has_value()) return &*lane;
     lane.emplace(Lane{*std::move(transmitter), fabric_.domain(rank)});
   }
   return &*lane;
@@ -388,7 +393,8 @@ uint64_t GlobalMemory::execute(Atomic kind, uint64_t* word, uint64_t operand, ui
 }
 
 GlobalValue<uint64_t> GlobalMemory::start_atomic(const GlobalAddress& word, Atomic kind,
-                                                 uint64_t operand, uint64_t desired) {
+                                                 uint64_t operand, uint64_t desired,
+                                                 WhenFull when_full) {
   GlobalValue<uint64_t> handle;
   handle.memory_ = this;
   if (word.address % sizeof(uint64_t) != 0) {
@@ -397,7 +403,7 @@ GlobalValue<uint64_t> GlobalMemory::start_atomic(const GlobalAddress& word, Atom
     return handle;
   }
   if (by_owner_ && word.address != 0 && word.rank < fabric_.size() && word.rank != fabric_.rank()) {
-    ask_owner(handle, word, kind, operand, desired);
+    ask_owner(handle, word, kind, operand, desired, when_full);
     return handle;
   }
   auto direct = mapped(word, sizeof(uint64_t));
@@ -433,7 +439,7 @@ GlobalValue<uint64_t> GlobalMemory::start_atomic(const GlobalAddress& word, Atom
 }
 
 void GlobalMemory::ask_owner(GlobalValue<uint64_t>& handle, const GlobalAddress& word, Atomic kind,
-                             uint64_t operand, uint64_t desired) {
+                             uint64_t operand, uint64_t desired, WhenFull when_full) {
   using Answer = std::array<uint64_t, 2>;
   struct Receiver final : internal::ResultReceiver {
     explicit Receiver(std::shared_ptr<GlobalTransfer::Execution> to) : execution(std::move(to)) {}
@@ -457,7 +463,7 @@ void GlobalMemory::ask_owner(GlobalValue<uint64_t>& handle, const GlobalAddress&
   end.consumed = internal::EventReceiver(execution->done);
   end.receiver = std::make_unique<Receiver>(execution);
   handle.status_ = internal::send_call(fabric_, word.rank, internal::kService,
-                                       OutgoingCallView::of(call), Retry, end);
+                                       OutgoingCallView::of(call), when_full, end);
   if (handle.status_.ok()) handle.execution_ = std::move(execution);
 }
 

@@ -149,6 +149,54 @@ TEST(StoppedOwnerTest, OperationsThatEndedByTheirDeadlineAreNotActive) {
   });
 }
 
+// More inserts than a connection has credits, of which each takes one for its compare-and-swap: the
+// access does not wait for the stopped owner, and the keys of other owners stay available.
+TEST(StoppedOwnerTest, OperationsOnOtherOwnersGoOn) {
+  run_job_with_a_victim(3, 1, [](Fabric& fabric) {
+    Collectives all(fabric, {.leave_out_dead = true});
+    auto table = must(HashTable<2>::create(all,
+                                           {.buckets = 4096,
+                                            .force_remote = true,
+                                            .atomics = AtomicsBy::kOwner,
+                                            .timeout = std::chrono::milliseconds(1000)},
+                                           soon()));
+    const uint32_t in_flight = 4 * fabric.options().receive_units;
+    auto access = must(table->access({.in_flight = in_flight}));
+    const std::vector<std::optional<pid_t>> processes = must(all.all_gather(getpid(), soon()));
+    std::mt19937_64 random(1);
+    if (fabric.rank() == 1) return wait_to_be_killed(fabric);
+    if (fabric.rank() == 0) {
+      for (const uint32_t owner : {1, 2}) {  // connects
+        EXPECT_TRUE(wait_until(
+            [&] {
+              const TableResult put = access->find_or_put(key_of(*table, owner, random));
+              return put.outcome == TableOutcome::kInserted;
+            },
+            soon()));
+      }
+      stop(*processes[1]);
+      std::vector<TableKey<2>> keys;
+      for (uint32_t i = 0; i < 3 * in_flight; ++i) {
+        keys.push_back(key_of(*table, i % 3 == 0 ? 2 : 1, random));
+      }
+      std::vector<TableResult> results(keys.size());
+      access->find_or_put(keys, results);
+      for (size_t i = 0; i < keys.size(); ++i) {
+        EXPECT_EQ(results[i].outcome,
+                  i % 3 == 0 ? TableOutcome::kInserted : TableOutcome::kUnavailable)
+            << i;
+      }
+      EXPECT_THAT(std::string(access->status().message()), HasSubstr("rank 1"));
+      // From now on the operations on the stopped owner take no time.
+      for (int i = 0; i < 100; ++i) {
+        EXPECT_EQ(access->find(key_of(*table, 1, random)).outcome, TableOutcome::kUnavailable);
+      }
+      kill(*processes[1], SIGKILL);
+    }
+    must(all.barrier(soon()));
+  });
+}
+
 // A process that is stopped and was never connected costs one time limit for a connection, not some
 // for each key.
 TEST(StoppedOwnerTest, ItIsConnectedToOnce) {

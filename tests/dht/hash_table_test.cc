@@ -3,11 +3,16 @@
 #include "dht/hash_table.h"
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <functional>
 #include <random>
+#include <thread>
 #include <unordered_set>
 #include <vector>
 
+#include "dht/agreement.h"
+#include "dsfabric/send_call.h"
 #include "dtutils/internal/shared_copy.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -335,6 +340,178 @@ void let_threads_race() {
 TEST(HashTableTest, ThreadsRaceForTheSameKeys) {
   constexpr int kRaces = internal::kUnderThreadSanitizer ? 2 : 40;
   for (int race = 0; race < kRaces; ++race) let_threads_race();
+}
+
+// The owner executes the compare-and-swaps, and the calls that this thread runs use the same access.
+TEST(HashTableTest, CallsUseTheAccessOfTheThreadThatRunsThem) {
+  constexpr uint64_t kKeys = 3000 / kShrink;
+  static TableAccess<2>* access_here;
+  static std::vector<int>* ended;
+  static std::mt19937_64* randoms;
+  static std::atomic<bool> finished;
+  finished = false;
+  LocalJob job({.processes = 2});
+  job.run([&](Fabric& fabric, uint32_t) {
+    Collectives all(fabric);
+    auto table = must(HashTable<2>::create(
+        all, {.buckets = 16384, .force_remote = true, .atomics = AtomicsBy::kOwner}, soon()));
+    if (fabric.rank() == 1) {
+      while (!finished) {
+        must(call(fabric, 0, [] {
+          const auto tag = ended->size();
+          ended->push_back(0);
+          if (!access_here->start_find_or_put(random_key<2>(*randoms), tag)) ++ended->at(tag);
+          access_here->poll(
+              [](uint64_t of, const TableResult&, const TableKey<2>&) { ++ended->at(of); });
+        }));
+      }
+    } else {
+      std::mt19937_64 random(5);
+      std::vector<int> counts;
+      auto access = must(table->access());
+      randoms = &random;
+      ended = &counts;
+      access_here = access.get();
+      const auto on_end = [&](uint64_t tag, const TableResult& result, const TableKey<2>&) {
+        EXPECT_EQ(result.outcome, TableOutcome::kInserted);
+        ++counts.at(tag);
+      };
+      while (counts.size() < kKeys) {
+        const auto tag = counts.size();
+        if (access->start_find_or_put(random_key<2>(random), tag)) counts.push_back(0);
+        access->poll(on_end);
+        fabric.process_calls();
+      }
+      finished = true;
+      while (access->active() != 0) {
+        access->await_ended();
+        access->poll(on_end);
+      }
+      for (const int count : counts) ASSERT_EQ(count, 1);
+      // The calls that are still under way use the access, too.
+      EXPECT_TRUE(fabric.wait([&] { return fabric.statistics().calls_run != 0; }, soon()));
+    }
+    must(all.barrier(soon()));
+    must(table->destroy(soon()));
+  });
+}
+
+TEST(HashTableTest, IndicesOfNoBucketAreAbsent) {
+  in_one_process([](Collectives& all) {
+    for (const bool remote : {false, true}) {
+      auto table =
+          must(HashTable<2>::create(all, {.buckets = 1000, .force_remote = remote}, soon()));
+      auto access = must(table->access());
+      TableKey<2> key{1, 2};
+      EXPECT_EQ(access->find_or_put(key).outcome, TableOutcome::kInserted);
+      const std::vector<uint64_t> indices{UINT64_MAX, 1000, uint64_t{1} << 40};
+      for (const uint64_t index : indices) {
+        EXPECT_EQ(access->read(index, key), TableOutcome::kAbsent);
+        EXPECT_EQ(access->read(std::span(&index, 1), std::span(&key, 1)), TableOutcome::kAbsent);
+        EXPECT_FALSE(access->is_mapped(index));
+        ASSERT_TRUE(access->start_read(index, 7));
+        while (access->active() != 0) {
+          access->poll([](uint64_t tag, const TableResult& result, const TableKey<2>&) {
+            EXPECT_EQ(tag, 7u);
+            EXPECT_EQ(result.outcome, TableOutcome::kAbsent);
+          });
+        }
+      }
+      access.reset();
+      must(table->destroy(soon()));
+    }
+  });
+}
+
+// As after an error in one process: the other process goes on to use the share.
+TEST(HashTableTest, AShareOutlivesATableThatWasNotDestroyed) {
+  LocalJob job({.processes = 2});
+  job.run([&](Fabric& fabric, uint32_t) {
+    Collectives all(fabric);
+    auto table = must(HashTable<1>::create(all, {.buckets = 4096}, soon()));
+    std::mt19937_64 random(1);
+    std::vector<TableKey<1>> keys(2000);
+    for (auto& key : keys) key = random_key<1>(random);
+    std::vector<TableResult> results(keys.size());
+    if (fabric.rank() == 1) must(table->access())->find_or_put(keys, results);
+    must(all.barrier(soon()));
+    if (fabric.rank() == 0) {
+      const size_t bytes = table->geometry().buckets * sizeof(uint64_t);
+      table.reset();
+      // Zeroed memory, which the allocator could take from the share.
+      const auto other = must(RemoteMemory::allocate(fabric, 0, bytes, soon()));
+      must(all.barrier(soon()));
+      must(all.barrier(soon()));
+      return;
+    }
+    must(all.barrier(soon()));
+    std::vector<TableResult> found(keys.size());
+    must(table->access())->find(keys, found);
+    for (size_t i = 0; i < keys.size(); ++i) {
+      ASSERT_EQ(found[i], (TableResult{results[i].index, TableOutcome::kFound}));
+    }
+    must(all.barrier(soon()));
+  });
+}
+
+// The thread does something else, or is stopped, while the owners answer.
+TEST(HashTableTest, TimeBetweenTwoPollsHardlyCounts) {
+  LocalJob job({.processes = 2});
+  job.run([&](Fabric& fabric, uint32_t) {
+    Collectives all(fabric);
+    auto table = must(HashTable<2>::create(all,
+                                           {.buckets = 4096,
+                                            .force_remote = true,
+                                            .atomics = AtomicsBy::kOwner,
+                                            .timeout = std::chrono::seconds(3)},
+                                           soon()));
+    if (fabric.rank() == 0) {
+      auto access = must(table->access({.in_flight = 64}));
+      std::mt19937_64 random(1);
+      uint64_t ended = 0;
+      const auto on_end = [&](uint64_t, const TableResult& result, const TableKey<2>&) {
+        EXPECT_EQ(result.outcome, TableOutcome::kInserted) << access->status();
+        ++ended;
+      };
+      for (int i = 0; i < 64; ++i) {
+        ASSERT_TRUE(access->start_find_or_put(random_key<2>(random), 0));
+        // One of the operations is started before the poll that reads the clock.
+        for (int polls = 0; polls < i; ++polls) access->poll(on_end);
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(3300));
+      for (int i = 0; i < 64; ++i) {
+        static_cast<void>(access->start_find_or_put(random_key<2>(random), 0));
+        access->poll(on_end);
+      }
+      while (access->active() != 0) {
+        access->await_ended();
+        access->poll(on_end);
+      }
+      EXPECT_GE(ended, 64u);
+    }
+    must(all.barrier(soon()));
+    must(table->destroy(soon()));
+  });
+}
+
+TEST(HashTableTest, AnOperationInProgressWinsInAgreements) {
+  LocalJob job({.processes = 2});
+  std::atomic<bool> late{false};
+  job.run([&](Fabric& fabric, uint32_t) {
+    Collectives all(fabric);
+    const absl::Status full = absl::ResourceExhaustedError("full");
+    if (fabric.rank() == 0) {
+      const Deadline soon_over = deadline_after(std::chrono::milliseconds(10));
+      EXPECT_TRUE(absl::IsDeadlineExceeded(agree(all, full, "nothing", soon_over)));
+      late = true;
+      EXPECT_EQ(agree(all, full, "nothing", soon()), full);
+    } else {
+      EXPECT_TRUE(wait_until([&] { return late.load(); }, soon()));
+      const absl::Status other = agree(all, absl::OkStatus(), "nothing", soon());
+      EXPECT_TRUE(absl::IsResourceExhausted(other)) << other;
+      EXPECT_THAT(std::string(other.message()), HasSubstr("full"));
+    }
+  });
 }
 
 }  // namespace
