@@ -14,7 +14,8 @@
 // key's. Words that are set do not change, so no operation can put that key there later. It follows
 // that two operations with the same key end at the same bucket, one of them as kInserted. An
 // operation never waits for another: a process that dies between its compare-and-swaps leaves a
-// bucket which the next key with the same first words completes with its own words.
+// bucket that the next key with the same first words completes with its own words; other keys pass
+// it.
 #ifndef CARIAMA_DHT_TABLE_ENGINE_H_
 #define CARIAMA_DHT_TABLE_ENGINE_H_
 

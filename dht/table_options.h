@@ -56,8 +56,9 @@ struct TableOptions {
   // An operation examines at most max_chunks * C buckets, where C is `chunk`, or kMaxChunk if
   // `chunk` is 0; then the result is kFull. 0: 256.
   uint32_t max_chunks = 0;
-  // Use one-sided transfers for all shares, also for memory that is mapped: to measure between
-  // processes of one host what a table between hosts does.
+  // Read chunks of all shares, also of those that are mapped, in place of accessing their buckets
+  // directly. The operations and their round trips are then those of a table between hosts. Their
+  // times are not: over shm the CPU copies the chunks.
   bool force_remote = false;
   // kDevice is refused: CPUs change the buckets of mapped shares, and the compare-and-swap of a
   // device is not atomic with those of CPUs.
