@@ -4,7 +4,11 @@
 //
 //   struct Nim {                                       // two players, 0 and 1
 //     using Move = uint8_t;                            // any small trivially copyable type
-//     static constexpr int kMaxMoves = 3;              // most legal moves that a position has
+//     static constexpr int kMaxMoves = 3;              // most legal moves that a position has:
+//                                                      //   at most 65520. A node is sent to other
+//                                                      //   processes only if it fits into a call:
+//                                                      //   about 40 bytes and a Move for each of
+//                                                      //   its moves, up to 31 KiB
 //     int to_move() const { return player; }
 //     int moves(std::span<Move> out) const;            // writes the legal moves, returns the count
 //     void play(Move move);                            // makes a move of to_move()
@@ -36,7 +40,8 @@
 //                                                      //   (level 1). Priors stay as expand() set
 //                                                      //   them
 //   float value() const;                               // replaces playouts: the estimated result
-//                                                      //   for player 0, 0 .. 1
+//                                                      //   for player 0, 0 .. 1. Not together with
+//                                                      //   Playouts
 //   class Playouts;                                    // playouts with scratch memory, one object
 //                                                      //   per thread:
 //                                                      //   Playouts(const G&, Random&); float
@@ -237,6 +242,8 @@ consteval bool check_hooks() {
   static_assert(!NamesValue<G> || HasValue<G>,
                 "cariama: the game's value is not: float value() const");
   static_assert(!NamesKey<G> || HasKey<G>, "cariama: the game's key is not: uint64_t key() const");
+  static_assert(!HasPlayouts<G> || !HasValue<G>,
+                "cariama: the game has Playouts and value(): the search uses one of them");
   if constexpr (HasPlayouts<G>) {
     static_assert(MakesPlayouts<G>,
                   "cariama: the game's Playouts lacks: Playouts(const G&, Random&)");

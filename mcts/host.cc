@@ -110,18 +110,23 @@ absl::Status Host::enter(uint32_t index) {
 
 void Host::leave(uint32_t index) {
   HostThread& self = *threads_[index];
-  if (self.context == nullptr) return;
-  if (this_worker == &self && self.aggregators != nullptr) {
+  const bool here = this_worker == &self;
+  if (here && self.aggregators != nullptr) {
     self.aggregators->flush();
     self.aggregators->shutdown(deadline_after(kPatience));
   }
   self.aggregators.reset();
   self.context.reset();
-  this_worker = nullptr;
+  if (here) this_worker = nullptr;
 }
 
 internal::Reception::Reception(Rank caller) : caller_(caller) {
-  accepted_ = this_worker != nullptr && this_worker->host->alive(caller);
+  accepted_ = this_worker != nullptr;
+  if (accepted_ && caller >= this_worker->host->size()) {
+    note_malformed("it names a process that does not exist");
+    accepted_ = false;
+  }
+  accepted_ = accepted_ && this_worker->host->alive(caller);
   if (accepted_) ++this_worker->receptions;
 }
 internal::Reception::~Reception() {

@@ -174,11 +174,10 @@ class CARIAMA_MCTS_EXPORT Host {
     uint64_t ended = 0;
   };
   [[nodiscard]] Posts posts() const;
-  // Called by worker 0, repeatedly, until it returns true. Then no worker is running a call that a
-  // process had sent which was marked as dead before the first call of this function: all workers
-  // were outside of calls at some moment since the last time that it returned true, and no worker
-  // accepts a call of such a process any more. So it takes two returns of true from the moment of
-  // interest on. Wakes the workers for which it waits.
+  // Called by worker 0, repeatedly. Returns true if each worker has been outside of calls at some
+  // moment since the previous return of true. So after the second return of true that follows the
+  // moment at which a process was marked as dead, no worker is running a call of that process: it
+  // accepts none any more. Wakes the workers for which it waits.
   [[nodiscard]] bool passed();
   // Makes the workers of this process call work() of this search from now on.
   void activate(HostedSearch* search);

@@ -2,6 +2,7 @@
 #ifndef CARIAMA_MCTS_OPTIONS_H_
 #define CARIAMA_MCTS_OPTIONS_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <string_view>
 #include <type_traits>
@@ -51,6 +52,8 @@ struct PaperOptions {
 };
 
 // All processes use the same options: rank 0 sends its options at the beginning of each search.
+// Values that are too small count as the smallest possible ones: 1 for playouts_per_leaf, max_batch,
+// batch_divisor, exchange_divisor and queue_share, queue_target for queue_limit.
 struct SearchOptions {
   SelectionOptions selection{};
   // Number of visits after which a move gets a child node. A node takes about 5 KB on an 11x11 Hex
@@ -86,7 +89,9 @@ struct SearchOptions {
   uint32_t queue_target = 32;
   uint32_t queue_limit = 1024;
   uint32_t queue_share = 64;
-  uint64_t memory_bytes = uint64_t{1} << 30;  // for nodes, per process
+  // Limit of the live nodes of a process. Copies of nodes of other processes take 1/16 more, and
+  // freed nodes of other sizes stay mapped.
+  uint64_t memory_bytes = uint64_t{1} << 30;
   uint64_t seed = 1;
   bool reuse_tree = true;  // Search::advance() keeps the subtree of the move
   // Positions with equal key() share one node: one in the whole tree with Placement::kHash, one per
@@ -109,6 +114,18 @@ struct SearchOptions {
   // Returns how many rollouts of one process sample the position of one node because too many
   // requests are in flight.
   [[nodiscard]] uint32_t busy_samples() const { return sample_limit() / 2; }
+
+  // Returns the options with values that are possible.
+  [[nodiscard]] SearchOptions possible() const {
+    SearchOptions options = *this;
+    for (uint32_t* const least :
+         {&options.playouts_per_leaf, &options.max_batch, &options.batch_divisor,
+          &options.exchange_divisor, &options.queue_share}) {
+      *least = std::max<uint32_t>(*least, 1);
+    }
+    options.queue_limit = std::max(options.queue_limit, options.queue_target);
+    return options;
+  }
 
   // Returns the defaults for a game. In games with AMAF, AMAF statistics replace the exploration
   // term.

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <memory>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "dsfabric/bootstrap.h"
@@ -37,7 +38,9 @@ Program::Program(int argc, char** argv) : command_(argv, argv + argc) {
   for (int i = 1; i < argc; ++i) {
     const std::string word = argv[i];
     const bool processes = word.starts_with("-n");
-    if (word.size() < 2 || word[0] != '-' || (!processes && !word.starts_with("-t"))) {
+    // An option of the user's program may begin with these letters, too: -nogui.
+    const bool is_count = word.size() == 2 || (word.size() > 2 && absl::ascii_isdigit(word[2]));
+    if (!is_count || (!processes && !word.starts_with("-t"))) {
       arguments_.push_back(word);
       continue;
     }

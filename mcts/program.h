@@ -38,7 +38,8 @@ class CARIAMA_MCTS_EXPORT Program {
  public:
   Program(int argc, char** argv);
 
-  // The arguments without the program's name, -n and -t.
+  // The arguments without the program's name, -n and -t. These are -n P and -nP, and likewise -t:
+  // a word like -nogui is an argument.
   [[nodiscard]] const std::vector<std::string>& arguments() const { return arguments_; }
   // The error in -n or -t; "" if there is none.
   [[nodiscard]] const std::string& error() const { return error_; }

@@ -5,8 +5,11 @@
 //   position.play(result.moves[0].move);
 //   search.advance(result.moves[0].move);                   // keeps the subtree of this move
 //
-// The tree grows in all processes and threads of the host. With one worker, the same seed and the
-// same limit of iterations give the same result.
+// The tree grows in all processes and threads of the host. With one worker, a new host, the same
+// seed and the same sequence of calls with limits in iterations give the same results.
+//
+// Several Search objects for one type of game may exist in a host. They share one tree, that of the
+// last run: run() of another one frees it.
 //
 // Cost with P processes of T threads each, in messages (docs/mcts.md has the same table):
 //   - 2 per batch of visits / batch_divisor rollouts (at most max_batch) that a process requests
@@ -21,8 +24,8 @@
 //     more if the new root is in another process.
 // Thread i of a process exchanges messages about the tree only with thread i of each other process:
 // P - 1 channels in each direction per thread. State that grows with P: 10 bytes per process of the
-// job in each process, 200 more in rank 0, and 8 bytes and 1 bit per thread of the job in each
-// thread.
+// job in each process, 200 more in rank 0, and in each thread 16 bytes per process, and 8 bytes and
+// 1 bit per thread of the job.
 #ifndef CARIAMA_MCTS_SEARCH_H_
 #define CARIAMA_MCTS_SEARCH_H_
 
@@ -65,7 +68,10 @@ class Search {
   // Searches for the best move of the player to move in `position`. Blocks until the search ends;
   // the calling thread runs rollouts and calls meanwhile. The search ends at most 50 ms after
   // another thread (or `progress`) has set *stop. `progress` is called about every `interval`
-  // seconds, in the calling thread. Requires: the position has no result() and at least one move.
+  // seconds, in the calling thread. It must not call functions of the host or of its searches. If it
+  // throws, the search ends and run() throws the exception. Also throws std::bad_alloc if
+  // memory_bytes is too small for the root. Requires: the position has no result() and at
+  // least one move.
   // The result contains all moves of a new position. If advance() has reached the position, the
   // result contains the moves that expand() offered.
   //
@@ -82,19 +88,26 @@ class Search {
     for (;;) {
       open(limits);
       Pause pause = Pause::kNone;
-      while (pause == Pause::kNone) {
-        bool due = false;
-        static_cast<void>(host_.work_until(
-            [&] {
-              pause = reason_to_pause(limits, stop);
-              due = progress && seconds() >= next_report;
-              return due || pause != Pause::kNone;
-            },
-            kForever));
-        if (due && pause == Pause::kNone) {
-          progress(report());
-          next_report = seconds() + interval;
+      try {
+        while (pause == Pause::kNone) {
+          bool due = false;
+          static_cast<void>(host_.work_until(
+              [&] {
+                pause = reason_to_pause(limits, stop);
+                due = progress && seconds() >= next_report;
+                return due || pause != Pause::kNone;
+              },
+              kForever));
+          if (due && pause == Pause::kNone) {
+            progress(report());
+            next_report = seconds() + interval;
+          }
         }
+      } catch (...) {
+        // Otherwise the workers of all processes would continue, on nodes that a later call frees.
+        drain();
+        process_.command(CommandKind::kDropCopies, options_);
+        throw;
       }
       drain();
       if (pause != Pause::kFull) break;
@@ -114,7 +127,7 @@ class Search {
   // Makes a move in the position of the tree. Keeps the subtree of the move as the new tree if
   // there is one and options().reuse_tree is set. Frees all other nodes.
   void advance(Move move) {
-    if (tree_.root() == nullptr) return;
+    if (!has_tree()) return;
     const int at = options_.reuse_tree ? root().find(move) : -1;
     if (at < 0 || !tree_.advance_root(at)) {
       clear();
@@ -123,8 +136,9 @@ class Search {
     root_->play(move);
     quiesce();
   }
-  // Returns the position of the tree's root, or nullopt if there is no tree.
-  [[nodiscard]] const std::optional<G>& position() const { return root_; }
+  // Returns the position of the tree's root, or nullopt if there is no tree, or if it is the tree of
+  // another Search.
+  [[nodiscard]] std::optional<G> position() const { return has_tree() ? root_ : std::nullopt; }
 
   // Frees the tree in all processes.
   void clear() {
@@ -149,11 +163,15 @@ class Search {
 
   // Keeps the tree if its root has this position. Otherwise frees the tree and creates a new root.
   void prepare(const G& position) {
-    if (root_ && tree_.root() != nullptr && same(*root_, position)) return;
+    if (has_tree() && same(*root_, position)) return;
     clear();
     tree_.set_memory_limit(options_.memory_bytes);
-    tree_.create_root(position, options_.seed);
+    tree_number_ = tree_.create_root(position, options_.seed);
     root_.emplace(position);
+  }
+  // Returns true if there is a tree and this object has created it.
+  [[nodiscard]] bool has_tree() const {
+    return tree_.root() != nullptr && tree_.number() == tree_number_;
   }
   [[nodiscard]] static bool same(const G& a, const G& b) {
     if constexpr (std::equality_comparable<G>) {
@@ -192,11 +210,13 @@ class Search {
            (limits.seconds > 0 && seconds() >= limits.seconds);
   }
   // Returns true if no other move can reach the visits of the best move in the time that is left.
-  // Always false in the first quarter of the time.
+  // Moves that are proved losses, or pruned, do not count: rollouts choose them no more. Always
+  // false in the first quarter of the time.
   [[nodiscard]] bool safe(double now, double limit) {
     uint64_t best = 0;
     uint64_t second = 0;
     for (int i = 0; i < root().size(); ++i) {
+      if (order(root().verdict(i)) < order(Verdict::kOpen)) continue;
       const uint64_t visits = root().visits(i);
       if (visits > best) {
         second = std::exchange(best, visits);
@@ -334,7 +354,10 @@ class Search {
   LocalTree<G>& tree_;
   Job<G>& job_;  // of the root
   SearchOptions options_;
+  // The position of the root of the tree with this number. Another Search of the host may have
+  // created a newer tree.
   std::optional<G> root_;
+  uint64_t tree_number_ = 0;
   Clock::time_point start_;
   uint64_t iterations_ = 0;  // completed rollouts of this search before the last drain()
   double next_safety_ = 0;

@@ -41,7 +41,8 @@ PlainResult<G> plain_search(const G& game, const mcts::SearchOptions& options,
                             uint64_t iterations) {
   using Node = mcts::Node<G>;
   using mcts::Outcome;
-  mcts::Arena arena(options.memory_bytes);
+  mcts::ArenaBudget budget(options.memory_bytes);
+  mcts::Arena arena(budget);
   mcts::Random random(options.seed);
   mcts::internal::PlayoutRunner<G> playouts(game, random);
   Node* root = Node::create(game, arena, 0, random, false);

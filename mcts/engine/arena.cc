@@ -5,20 +5,24 @@
 namespace cariama::mcts {
 
 Arena::~Arena() {
+  budget_.give_back(live_bytes());
   for (std::byte* page : pages_) ::munmap(page, kPageBytes);
 }
 
 void* Arena::allocate(size_t bytes) {
   const size_t grains = (bytes + kGrain - 1) / kGrain;
   const size_t taken = grains * kGrain;
-  if (taken > kPageBytes || live_bytes() + taken > limit_) return nullptr;
+  if (taken > kPageBytes || !budget_.take(taken)) return nullptr;
   if (grains < free_.size() && free_[grains] != nullptr) {
     FreeBlock* block = free_[grains];
     free_[grains] = block->next;
     add_live(taken);
     return block;
   }
-  if (static_cast<size_t>(end_ - at_) < taken && !next_page(taken)) return nullptr;
+  if (static_cast<size_t>(end_ - at_) < taken && !next_page(taken)) {
+    budget_.give_back(taken);
+    return nullptr;
+  }
   void* block = at_;
   at_ += taken;
   add_live(taken);
@@ -55,10 +59,12 @@ void Arena::free(void* block, size_t bytes) {
   freed->next = free_[grains];
   free_[grains] = freed;
   add_live(-(grains * kGrain));
+  budget_.give_back(grains * kGrain);
 }
 
 void Arena::clear() {
   free_.clear();
+  budget_.give_back(live_bytes());
   live_.store(0, std::memory_order_relaxed);
   page_ = 0;
   at_ = pages_.empty() ? nullptr : pages_[0];

@@ -12,12 +12,34 @@
 
 namespace cariama::mcts {
 
+// The bytes that the arenas of several threads may have in live blocks together. So one thread may
+// use more than its part. Thread-safe.
+class ArenaBudget {
+ public:
+  explicit ArenaBudget(uint64_t limit) : limit_(limit) {}
+  void set_limit(uint64_t limit) { limit_.store(limit, std::memory_order_relaxed); }
+  // Returns false, and takes nothing, if the limit would be exceeded.
+  [[nodiscard]] bool take(uint64_t bytes) {
+    const uint64_t live = live_.fetch_add(bytes, std::memory_order_relaxed) + bytes;
+    if (live <= limit_.load(std::memory_order_relaxed)) [[likely]]
+      return true;
+    give_back(bytes);
+    return false;
+  }
+  void give_back(uint64_t bytes) { live_.fetch_sub(bytes, std::memory_order_relaxed); }
+  [[nodiscard]] uint64_t live_bytes() const { return live_.load(std::memory_order_relaxed); }
+
+ private:
+  std::atomic<uint64_t> limit_;
+  std::atomic<uint64_t> live_{0};
+};
+
 // Only the owning thread may call allocate(). Any thread may call free() and clear() while the
 // owning thread uses no function of the arena.
 class CARIAMA_MCTS_EXPORT Arena {
  public:
-  // limit: maximum number of bytes of live blocks.
-  explicit Arena(uint64_t limit) : limit_(limit) {}
+  // The budget must outlive the arena.
+  explicit Arena(ArenaBudget& budget) : budget_(budget) {}
   ~Arena();
   Arena(const Arena&) = delete;
   Arena& operator=(const Arena&) = delete;
@@ -30,7 +52,6 @@ class CARIAMA_MCTS_EXPORT Arena {
   // Frees all blocks. Keeps the pages for new blocks.
   void clear();
 
-  void set_limit(uint64_t limit) { limit_ = limit; }
   // Returns the number of bytes of live blocks. Thread-safe.
   [[nodiscard]] uint64_t live_bytes() const { return live_.load(std::memory_order_relaxed); }
 
@@ -47,7 +68,7 @@ class CARIAMA_MCTS_EXPORT Arena {
     live_.store(live_bytes() + bytes, std::memory_order_relaxed);
   }
 
-  uint64_t limit_;
+  ArenaBudget& budget_;
   std::atomic<uint64_t> live_{0};
   std::vector<FreeBlock*> free_;  // lists of free blocks, by block size in grains
   std::vector<std::byte*> pages_;

@@ -41,7 +41,8 @@ class CopyExchange final : public LocalInstance {
         tree_(host.local<LocalTree<G>>()),
         pool_(host.local<WorkPool<G>>()),
         has_root_copy_(host.size()) {
-    for (uint32_t i = 0; i < host.threads(); ++i) arenas_.push_back(std::make_unique<Arena>(0));
+    for (uint32_t i = 0; i < host.threads(); ++i)
+      arenas_.push_back(std::make_unique<Arena>(budget_));
   }
 
   [[nodiscard]] static CopyExchange& here() { return Host::local_here<CopyExchange>(); }
@@ -144,11 +145,9 @@ class CopyExchange final : public LocalInstance {
 
   // Requires: the process has no copies.
   void begin(const SearchOptions& options) {
-    for (auto& arena : arenas_) {
-      arena->clear();
-      // In addition to the memory for nodes. A small part suffices: few nodes are visited often.
-      arena->set_limit(options.memory_bytes / 16 / arenas_.size());
-    }
+    for (auto& arena : arenas_) arena->clear();
+    // In addition to the memory for nodes. A small part suffices: few nodes are visited often.
+    budget_.set_limit(options.memory_bytes / 16);
     full_.store(false, std::memory_order_relaxed);
     for (auto& has : has_root_copy_) has.store(false, std::memory_order_relaxed);
   }
@@ -636,6 +635,7 @@ class CopyExchange final : public LocalInstance {
   WorkPool<G>& pool_;
   CopyTable<G> copies_;
   Offers<G> offers_;
+  ArenaBudget budget_{0};                       // of the copies
   std::vector<std::unique_ptr<Arena>> arenas_;  // by thread
   std::atomic<bool> full_{false};               // an arena has no memory for another copy
   std::atomic<Copy<G>*> root_{nullptr};

@@ -48,11 +48,13 @@ CARIAMA_MCTS_EXPORT void check_refusal(const absl::Status& refusal);
 // Not thread-safe, except messages() and bytes(): only the thread that owns it may use it.
 class PeerAggregators {
  public:
+  // A buffer of this length fits into a call, with its function.
+  static constexpr uint64_t kMostBufferBytes = MessengerOptions{}.chunk_bytes - 1024;
+
   // Requires: `posts` outlives this object.
   PeerAggregators(ThreadContext& thread, Aggregation kind, PostCounts& posts)
       : aggregators_(std::in_place_index<0>, thread, channel_options()),
-        rank_(thread.fabric().rank()),
-        threads_(thread.fabric().threads()),
+        fabric_(thread.fabric()),
         posts_(posts),
         used_(thread.fabric().total_threads()) {
     if (kind == Aggregation::kOverflow) aggregators_.emplace<1>(thread, channel_options());
@@ -138,7 +140,7 @@ class PeerAggregators {
   bool send_call(ThreadId thread, const F& function, const Ended&) {
     count_message(sizeof(F));
     return send(thread, [&](auto& aggregators) -> CallResult {
-      return aggregators.call(thread, [function, caller = rank_]() noexcept {
+      return aggregators.call(thread, [function, caller = fabric_.rank()]() noexcept {
         internal::Reception run(caller);
         if (!run.accepted()) return;
         function();
@@ -153,7 +155,7 @@ class PeerAggregators {
     return send(thread, [&](auto& aggregators) -> CallResult {
       return aggregators.call_buffer(
           thread,
-          [function, caller = rank_](void* data, uint64_t size) noexcept {
+          [function, caller = fabric_.rank()](void* data, uint64_t size) noexcept {
             internal::Reception run(caller);
             if (!run.accepted()) return;
             function(data, size);
@@ -164,14 +166,23 @@ class PeerAggregators {
   }
   template <typename Send>
   bool count_post(ThreadId thread, Send&& send) {
-    const Rank to = thread / threads_;
+    if (!exists(thread)) return false;
+    const Rank to = fabric_.rank_of(thread);
     posts_.begin(to);
     if (send()) return true;
     posts_.end(to);
     return false;
   }
+  // The thread may be that of a message.
+  [[nodiscard]] bool exists(ThreadId thread) const {
+    if (thread < used_.size()) [[likely]]
+      return true;
+    internal::note_malformed("it names a thread that does not exist");
+    return false;
+  }
   template <typename Call>
   bool send(ThreadId thread, Call&& call) {
+    if (!exists(thread)) return false;
     used_[thread] = true;
     const CallResult sent = std::visit(call, aggregators_);
     if (!sent.ok()) [[unlikely]]
@@ -187,8 +198,7 @@ class PeerAggregators {
   }
 
   std::variant<RDMAAggregatorGlobal, RDMAOverflowAggregatorGlobal> aggregators_;
-  const Rank rank_;
-  const uint32_t threads_;  // of each process
+  Fabric& fabric_;
   PostCounts& posts_;
   std::vector<bool> used_;  // by destination thread
   std::atomic<uint64_t> messages_{0};

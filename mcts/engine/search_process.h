@@ -103,9 +103,10 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
   }
   [[nodiscard]] bool settled() { return pool_.jobs().unused(); }
   void begin(const Command& command) {
-    tree_.begin(command.options);
+    const SearchOptions options = command.options.possible();
+    tree_.begin(options);
     pool_.resume();
-    exchange_.begin(command.options);
+    exchange_.begin(options);
     created_for_others_before_ = exchange_.created_for_others();
     cpu_before_ = cpu_seconds();
     for (uint32_t i = 0; i < host_.threads(); ++i) {

@@ -36,7 +36,9 @@ template <Game G>
 class LocalTree final : public LocalInstance {
  public:
   explicit LocalTree(Host& host) : host_(host) {
-    for (uint32_t i = 0; i < host.threads(); ++i) threads_.push_back(std::make_unique<Thread>());
+    for (uint32_t i = 0; i < host.threads(); ++i) {
+      threads_.push_back(std::make_unique<Thread>(budget_));
+    }
     begin(SearchOptions::of<G>());
   }
 
@@ -51,9 +53,7 @@ class LocalTree final : public LocalInstance {
     collections_ = 0;
     for (auto& thread : threads_) thread->counters.emplace();
   }
-  void set_memory_limit(uint64_t bytes) {
-    for (auto& thread : threads_) thread->arena.set_limit(bytes / threads_.size());
-  }
+  void set_memory_limit(uint64_t bytes) { budget_.set_limit(bytes); }
   [[nodiscard]] const SearchOptions& options() const { return options_; }
   void add_to(Statistics& sum) const {
     for (const auto& thread : threads_) {
@@ -199,14 +199,18 @@ class LocalTree final : public LocalInstance {
   // ---- The root. Called by worker 0 of rank 0. Requires: no rollout is running.
 
   [[nodiscard]] Node<G>* root() { return root_; }
-  // Creates the root of a new tree. Requires: clear() has freed the previous tree. Throws
-  // std::bad_alloc if there is no memory.
-  void create_root(const G& position, uint64_t seed) {
+  [[nodiscard]] const Node<G>* root() const { return root_; }
+  // Returns the number of the tree: that of the last create_root().
+  [[nodiscard]] uint64_t number() const { return number_; }
+  // Creates the root of a new tree, and returns the tree's number. Requires: clear() has freed the
+  // previous tree. Throws std::bad_alloc if there is no memory.
+  uint64_t create_root(const G& position, uint64_t seed) {
     Random random(seed);
     // Not simplified: the result of a search has to contain all legal moves.
     root_ = Node<G>::create(position, threads_[0]->arena, 0, random, false);
     if (root_ == nullptr) throw std::bad_alloc();
     nodes_.fetch_add(1, std::memory_order_relaxed);
+    return ++number_;
   }
   // Makes the child of a move of the root the new root, and frees all other nodes. Moves the child
   // to this process. Returns false, and leaves the tree unchanged except for this child, if the
@@ -292,11 +296,7 @@ class LocalTree final : public LocalInstance {
     nodes_.store(0, std::memory_order_relaxed);
     full_.store(false, std::memory_order_relaxed);
   }
-  [[nodiscard]] uint64_t live_bytes() const {
-    uint64_t sum = 0;
-    for (const auto& thread : threads_) sum += thread->arena.live_bytes();
-    return sum;
-  }
+  [[nodiscard]] uint64_t live_bytes() const { return budget_.live_bytes(); }
   // For tests: calls `function` for every node of this process. Requires: no rollout is running.
   template <typename Function>
   void for_each_node(Function&& function) {
@@ -324,7 +324,8 @@ class LocalTree final : public LocalInstance {
     Counter transpositions;
   };
   struct Thread {
-    Arena arena{0};
+    explicit Thread(ArenaBudget& budget) : arena(budget) {}
+    Arena arena;
     std::optional<Counters> counters{std::in_place};
   };
   struct FetchedNode {
@@ -477,6 +478,7 @@ class LocalTree final : public LocalInstance {
 
   Host& host_;
   SearchOptions options_;
+  ArenaBudget budget_{0};  // of the nodes; declared before the arenas
   std::vector<std::unique_ptr<Thread>> threads_;
   SlotTable<Node<G>*> exported_;
   Transpositions<G> transpositions_;
@@ -493,6 +495,7 @@ class LocalTree final : public LocalInstance {
   bool collecting_ = false;  // the collector has pointers to nodes: on_free() must not free any
   std::vector<SlotId> deferred_frees_;  // on_free() calls that wait until collecting_ is false
   uint64_t collections_ = 0;
+  uint64_t number_ = 0;  // of the tree
 };
 
 }  // namespace cariama::mcts

@@ -430,9 +430,13 @@ class Worker {
     // The answer goes to the thread of the requesting process with this thread's index, even if
     // another thread sent the request. So a thread needs channels only to threads of its own index.
     const uint32_t to = host_.id(job.requester / host_.threads(), thread_.index);
+    // Without some of the samples the requester has fewer AMAF statistics. Without the answer it
+    // would wait for the rollouts without end.
+    constexpr size_t kMost = PeerAggregators::kMostBufferBytes / sizeof(Sample<G>);
+    const auto samples = job.samples();
     thread_.aggregators->call_buffer(
         to, [answer](void* data, uint64_t bytes) { here().on_answer(answer, data, bytes); },
-        std::as_bytes(job.samples()));
+        std::as_bytes(samples.first(std::min(samples.size(), kMost))));
   }
 
   // ---- Other processes

@@ -25,7 +25,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   const auto records = decode_move_records<Game>(data, size, kProcesses);
   if (!records) return 0;
-  Arena arena(uint64_t{1} << 20);
+  ArenaBudget budget(uint64_t{1} << 20);
+  Arena arena(budget);
   Node<Game>* node =
       Node<Game>::create(Game(), std::span<const MoveRecord<Game>>(*records), arena, 0);
   require(node != nullptr && node->size() == static_cast<int>(records->size()));

@@ -67,6 +67,72 @@ TEST_P(ByShape, ProvesTicTacToe) {
   });
 }
 
+// Twelve plies of three moves each. The AMAF statistics of one playout have 1 KiB, so those of the
+// playouts of a request do not all fit into its answer.
+class WideGame {
+ public:
+  using Move = uint16_t;
+  static constexpr int kMaxMoves = 3;
+  static constexpr int kAmafIds = 4096;
+  static int amaf_id(Move move) { return move; }
+
+  [[nodiscard]] int to_move() const { return static_cast<int>(played_ & 1); }
+  int moves(std::span<Move> out) const {
+    for (int i = 0; i < 3; ++i) out[i] = static_cast<Move>(300 * played_ + i);
+    return 3;
+  }
+  void play(Move move) {
+    path_ = Random::mix(path_ + move);
+    ++played_;
+  }
+  [[nodiscard]] std::optional<float> result() const {
+    if (played_ < 12) return std::nullopt;
+    return static_cast<float>(path_ % 16) / 16 + 1.0F / 32;  // proves nothing
+  }
+  float playout(Random& random, Owned<kAmafIds>& owned) const {
+    WideGame game = *this;
+    while (!game.result()) {
+      const auto move = static_cast<Move>(300 * game.played_ + random.below(3));
+      owned.set(game.to_move(), move);
+      game.play(move);
+    }
+    return *game.result();
+  }
+  friend bool operator==(const WideGame&, const WideGame&) = default;
+
+ private:
+  uint64_t path_ = 0;
+  uint64_t played_ = 0;
+};
+
+TEST(Distributed, AnswersWithManyAmafIdsArrive) {
+  run_search_job({2, 1}, [](Host& host) {
+    Search<WideGame> search(host);
+    search.options().expand_visits = 2;
+    search.options().placement = Placement::kRandom;
+    search.options().batch_divisor = 1;
+    const auto result = search.run(WideGame(), {.iterations = 20000});
+    EXPECT_EQ(result.iterations, 20000u);
+    for (const Statistics& process : result.processes) EXPECT_GT(process.remote_selections, 0u);
+  });
+}
+
+// Options that would divide by 0.
+TEST(Distributed, OptionsThatAreTooSmallCountAsTheSmallest) {
+  run_job<ConnectFour>({2, 1}, [](Host& host) {
+    Search<ConnectFour> search(host);
+    SearchOptions& options = search.options();
+    options.expand_visits = options.copy_visits = options.playouts_per_leaf = 0;
+    options.max_batch = options.batch_divisor = options.exchange_divisor = 0;
+    options.queue_target = 8;
+    options.queue_limit = options.queue_share = 0;
+    const auto result = search.run(ConnectFour(), {.iterations = 3000});
+    EXPECT_EQ(result.iterations, 3000u);
+    check_conservation(search, result);
+    for (const auto& move : result.moves) EXPECT_TRUE(move.value >= 0 && move.value <= 1);
+  });
+}
+
 // Every rollout is counted once, in the process where it ended, with every placement. Every process
 // owns a part of the tree. With Placement::kLocality its size depends on how many rollouts the
 // process has run, and so on the load of the machine.

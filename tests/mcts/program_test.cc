@@ -1,5 +1,6 @@
 #include "mcts/program.h"
 
+#include <string>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -23,6 +24,13 @@ TEST(Program, AWrongNumberEndsIt) {
               2);
     EXPECT_FALSE(ran);
   }
+}
+
+TEST(Program, WordsThatBeginLikeItsOptionsAreArguments) {
+  const std::vector<const char*> line{"program", "-n2", "-nogui", "-t", "3", "-trace", "x"};
+  const Program program(static_cast<int>(line.size()), const_cast<char**>(line.data()));
+  EXPECT_EQ(program.error(), "");
+  EXPECT_EQ(program.arguments(), (std::vector<std::string>{"-nogui", "-trace", "x"}));
 }
 
 }  // namespace

@@ -5,7 +5,10 @@
 #include <atomic>
 #include <initializer_list>
 #include <memory>
+#include <optional>
 #include <set>
+#include <span>
+#include <stdexcept>
 #include <thread>
 
 #include "docs/examples/connect_four.h"
@@ -359,6 +362,93 @@ TEST(Search, TimeIsALimit) {
   const auto result = search.run(ConnectFour(), {.seconds = 0.02});
   EXPECT_GE(result.seconds, 0.02);
   EXPECT_EQ(result.moves.size(), 7u);  // even if no rollout completed in time
+}
+
+// Two searches of one host have one tree at a time, that of the last run.
+TEST(Search, AnotherSearchOfTheHostReplacesTheTree) {
+  const auto host = local_host(1);
+  Search<TicTacToe> first(*host);
+  Search<TicTacToe> second(*host);
+  const auto game = after<TicTacToe>({0});
+  const auto other = after<TicTacToe>({4, 0, 8});
+  static_cast<void>(first.run(game, {.iterations = 500}));
+  EXPECT_EQ(first.position(), game);
+  static_cast<void>(second.run(other, {.iterations = 500}));
+  EXPECT_EQ(second.position(), other);
+  EXPECT_EQ(first.position(), std::nullopt);
+  first.advance(1);  // has no tree: does nothing
+  EXPECT_EQ(second.position(), other);
+  const auto again = first.run(game, {.iterations = 500});
+  EXPECT_EQ(again.moves.size(), 8u);
+  for (const auto& move : again.moves) EXPECT_NE(move.move, 0);
+  EXPECT_EQ(second.position(), std::nullopt);
+}
+
+TEST_P(ByThreads, AProgressThatThrowsEndsTheSearch) {
+  const auto host = local_host(GetParam());
+  Search<ConnectFour> search(*host);
+  const auto fail = [](const auto&) { throw std::runtime_error("no terminal"); };
+  // The next position is another one, so the nodes of the search that ended are freed.
+  for (const int column : {0, 1, 2, 3, 4, 5}) {
+    const auto game = after<ConnectFour>({column});
+    EXPECT_THROW(static_cast<void>(search.run(game, {}, nullptr, fail, 0.01)), std::runtime_error);
+    const auto result = search.run(after<ConnectFour>({column, 6}), {.iterations = 1000});
+    EXPECT_EQ(result.iterations, 1000u);
+    check_conservation(search, result);
+  }
+}
+
+// Move 0 wins in each playout, but leads to a forced loss, which shows when `refuted` is set. The
+// other two moves are equal.
+class LateRefutation {
+ public:
+  using Move = uint8_t;
+  static constexpr int kMaxMoves = 3;
+  static inline std::atomic<bool> refuted;
+
+  [[nodiscard]] int to_move() const { return static_cast<int>(played_ & 1); }
+  int moves(std::span<Move> out) const {
+    const int count = played_ == 0 ? 3 : 1;
+    for (int i = 0; i < count; ++i) out[i] = static_cast<Move>(i);
+    return count;
+  }
+  void play(Move move) {
+    if (played_++ == 0) first_ = move;
+  }
+  [[nodiscard]] std::optional<float> result() const {
+    return played_ > 1 && first_ == 0 && refuted ? std::optional(0.0F) : std::nullopt;
+  }
+  float playout(Random&) const { return first_ == 0 ? 1.0F : 0.5F; }
+  friend bool operator==(const LateRefutation&, const LateRefutation&) = default;
+
+ private:
+  uint32_t played_ = 0;
+  uint32_t first_ = 0;
+};
+
+// The refuted move has most of the visits, but no rollout will choose it any more: the choice
+// between the others is not safe before the end of the time.
+TEST(Search, ARefutedMoveDoesNotEndTheSearch) {
+  const auto host = local_host(1);
+  Search<LateRefutation> search(*host);
+  search.options().expand_visits = 1000;
+  LateRefutation::refuted = false;
+  // Shortly before the lead of move 0 is safe. On a busy machine the search may end before: then it
+  // is repeated.
+  const auto refute = [&](const auto& report) {
+    const auto lead = static_cast<double>(report.moves[0].visits - report.moves[1].visits);
+    const double rate = static_cast<double>(report.iterations) / report.seconds;
+    if (lead < rate * (1 - report.seconds) || LateRefutation::refuted) return;
+    LateRefutation::refuted = true;
+  };
+  SearchResult<uint8_t> result;
+  for (int attempt = 0; attempt < 20 && !LateRefutation::refuted; ++attempt) {
+    search.clear();
+    result = search.run(LateRefutation(), {.seconds = 1}, nullptr, refute, 0.01);
+  }
+  ASSERT_TRUE(LateRefutation::refuted);
+  EXPECT_EQ(result.moves.back().verdict, Verdict::kLoses);
+  EXPECT_GT(result.seconds, 0.9);
 }
 
 }  // namespace

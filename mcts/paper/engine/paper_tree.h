@@ -90,7 +90,7 @@ class PaperTree final : public CommandedSearch<PaperTree<G>> {
 
   explicit PaperTree(Host& host) : host_(host) {
     for (uint32_t i = 0; i < host.threads(); ++i) {
-      threads_.push_back(std::make_unique<Thread>(i, host.threads()));
+      threads_.push_back(std::make_unique<Thread>(i, host.threads(), budget_));
     }
   }
 
@@ -170,13 +170,14 @@ class PaperTree final : public CommandedSearch<PaperTree<G>> {
     Counter deferred_selections;
   };
   struct Thread {
-    Thread(uint32_t number, uint32_t threads) : index(number), blocks(kBlocks) {
+    Thread(uint32_t number, uint32_t threads, ArenaBudget& budget)
+        : index(number), arena(budget), blocks(kBlocks) {
       for (uint32_t i = 0; i < threads; ++i) {
         requests.push_back(std::make_unique<SpscRing<NodeType*, 1024>>());
       }
     }
     const uint32_t index;
-    Arena arena{0};
+    Arena arena;
     Random random{0};
     std::optional<internal::PlayoutRunner<G>> playouts;
     std::optional<Counters> counters{std::in_place};
@@ -482,10 +483,10 @@ class PaperTree final : public CommandedSearch<PaperTree<G>> {
       completed_.store(0, std::memory_order_relaxed);
       full_.store(false, std::memory_order_relaxed);
       root_ = nullptr;
+      budget_.set_limit(options_.memory_bytes);
       for (uint32_t i = 0; i < threads_.size(); ++i) {
         Thread& thread = *threads_[i];
         thread.arena.clear();
-        thread.arena.set_limit(options_.memory_bytes / threads_.size());
         for (auto& block : thread.blocks) block.store(nullptr, std::memory_order_relaxed);
         thread.owned.clear();
         thread.next = 0;
@@ -543,6 +544,7 @@ class PaperTree final : public CommandedSearch<PaperTree<G>> {
 
   Host& host_;
   SearchOptions options_;
+  ArenaBudget budget_{0};  // of the nodes; declared before the arenas
   std::vector<std::unique_ptr<Thread>> threads_;
   NodeType* root_ = nullptr;
   std::atomic<int64_t> to_begin_{0};

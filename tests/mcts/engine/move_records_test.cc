@@ -86,7 +86,8 @@ TEST(MoveRecords, ACopyOfAnEndedGameHasItsOutcome) {
   ConnectFour game;
   for (const int column : {0, 1, 0, 1, 0, 1, 0}) game.play(static_cast<uint8_t>(column));
   ASSERT_EQ(game.result(), 1.0F);
-  Arena arena(uint64_t{1} << 20);
+  ArenaBudget budget(uint64_t{1} << 20);
+  Arena arena(budget);
   Node<ConnectFour>* node = Node<ConnectFour>::create(game, std::span<const Record>(), arena, 0);
   ASSERT_NE(node, nullptr);
   EXPECT_EQ(node->outcome(), Outcome::kFirstWins);

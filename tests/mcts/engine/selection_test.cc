@@ -124,9 +124,26 @@ TEST(Selection, TiesGoToTheFirst) {
   for (int k = 0; k < count; ++k) EXPECT_EQ(kernels[k](job), 7);
 }
 
+TEST(Arena, OneThreadMayUseMoreThanItsPart) {
+  ArenaBudget budget(1000 * 64);
+  Arena one(budget);
+  Arena other(budget);
+  std::vector<void*> blocks;
+  while (void* const block = one.allocate(64)) blocks.push_back(block);
+  EXPECT_EQ(blocks.size(), 1000u);
+  EXPECT_EQ(other.allocate(64), nullptr);
+  one.free(blocks.back(), 64);
+  EXPECT_NE(other.allocate(64), nullptr);
+  EXPECT_EQ(budget.live_bytes(), 1000u * 64);
+  other.clear();
+  one.clear();
+  EXPECT_EQ(budget.live_bytes(), 0u);
+}
+
 // In a node, UCB first selects each move once, then the move with the higher value.
 TEST(Selection, UcbTriesAllMovesFirst) {
-  Arena arena(1 << 20);
+  ArenaBudget budget(1 << 20);
+  Arena arena(budget);
   Random random(4);
   auto* node = Node<example::ConnectFour>::create(example::ConnectFour(), arena, 0, random, true);
   ASSERT_NE(node, nullptr);
