@@ -26,9 +26,9 @@ ForkResult end_child(const TaskResult& result) {
   return {0, completed(result).word()};
 }
 
-void complete(uint64_t record, const TaskResult& result) {
-  const Suspended waiter = this_worker->deliver(Reference(record), result);
-  if (waiter.frames != 0) this_worker->make_ready(waiter);
+void complete(Worker& worker, uint64_t record, const TaskResult& result) {
+  const Suspended waiter = worker.deliver(Reference(record), result);
+  if (waiter.frames != 0) worker.make_ready(waiter);
 }
 
 }  // namespace
@@ -90,18 +90,20 @@ void suspend_task(PublishFunction publish, void* argument) {
 void resume_task(const Suspended& task) {
   // The publish function of suspend() may call this too. It runs between tasks, where
   // worker_of_task() would end the program.
-  (this_worker != nullptr ? this_worker : worker_of_task("resume"))->make_ready(task);
+  worker_of_thread("resume()")->make_ready(task);
 }
 void yield_task() { worker_of_task("yield")->yield(); }
 
 uint64_t make_record() { return worker_of_task("TaskPromise")->new_record().word(); }
 
 void complete_record(uint64_t record, const void* value, size_t bytes) {
-  complete(record, this_worker->value_result(value, bytes));
+  Worker& worker = *worker_of_thread("TaskPromise::set()");
+  complete(worker, record, worker.value_result(value, bytes));
 }
 
 void fail_record(uint64_t record, const std::exception_ptr& exception) {
-  complete(record, this_worker->failed_result(exception));
+  Worker& worker = *worker_of_thread("TaskPromise::fail()");
+  complete(worker, record, worker.failed_result(exception));
 }
 
 std::pair<const std::atomic<uint64_t>*, uint64_t> new_token() {

@@ -395,10 +395,17 @@ class Children {
     pool::spawn<F>(std::forward<A>(arguments)...);
     ++count_;
   }
-  // As pool::sync(). Requires: !empty().
+  // As pool::sync(). Requires: !empty(). After a std::logic_error of sync() itself, the child still
+  // counts.
   [[gnu::always_inline]] Result sync() {
+    const internal::Cell* const newest = internal::deque.head - 1;
     --count_;
-    return pool::sync<F>();
+    try {
+      return pool::sync<F>();
+    } catch (...) {
+      if (internal::deque.head > newest) ++count_;  // sync() has removed no task
+      throw;
+    }
   }
   // The number of children that were not synced yet.
   [[nodiscard]] size_t size() const { return count_; }
@@ -534,6 +541,8 @@ class CARIAMA_TASKS_EXPORT TaskPool {
   [[nodiscard]] auto run(A&&... arguments)
       -> std::conditional_t<std::is_void_v<R>, absl::Status, absl::StatusOr<R>> {
     static_assert(pool::internal::is_task<F>());
+    static_assert(sizeof...(A) == pool::internal::Signature<decltype(F)>::kCount,
+                  "run() takes all arguments of the task's function");
     std::byte payload[pool::kPayloadBytes] = {};
     const auto packed = pool::internal::Signature<decltype(F)>::pack(std::forward<A>(arguments)...);
     std::memcpy(payload, static_cast<const void*>(&packed), sizeof packed);

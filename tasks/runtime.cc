@@ -42,6 +42,18 @@ class TaskWaitHook final : public WaitHook {
   WaitHook& outside_;
 };
 
+// Sets `flag` while it exists.
+class Running {
+ public:
+  explicit Running(bool& flag) : flag_(flag) { flag_ = true; }
+  ~Running() { flag_ = false; }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  bool& flag_;
+};
+
 }  // namespace
 
 struct TaskRuntime::Parts {
@@ -52,7 +64,8 @@ struct TaskRuntime::Parts {
   std::unique_ptr<tasks::QueuePairAccess> access;
   std::unique_ptr<Worker> worker;
   uint64_t runs = 0;
-  absl::Status broken{};  // the first error of the exchange in a run
+  bool running = false;   // run() is active
+  absl::Status broken{};  // the first error of a run, other than an exception of its tasks
   TaskWaitHook hook{this_thread_wait_hook()};
 };
 
@@ -149,7 +162,15 @@ TaskRuntime::~TaskRuntime() = default;
 
 absl::StatusOr<std::string> TaskRuntime::run_bytes(tasks::ChildFunction root, uint64_t first,
                                                    uint64_t second) {
+  // A second run would put its first task onto the frames of the caller, or into the loop of the
+  // scheduler that called the caller.
+  if (parts_->running) {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+                      "TaskRuntime::run() in a task, or in a call that arrived during a run",
+                      "use spawn()");
+  }
   if (!parts_->broken.ok()) return parts_->broken;
+  const Running running(parts_->running);
   const auto breaks = [this](const absl::Status& status) { return parts_->broken = status; };
   // Two keys in turn. When rank 0 stores the result of run n, all workers have entered the fence of
   // run n - 1. So they have read the result of run n - 2, whose key is used again. After a fence
@@ -159,7 +180,7 @@ absl::StatusOr<std::string> TaskRuntime::run_bytes(tasks::ChildFunction root, ui
   const ScopedWaitHook hook(parts_->hook);
   if (rank() == 0) {
     const absl::StatusOr<Worker::RootResult> result = parts_->worker->run_root(root, first, second);
-    if (!result.ok()) return result.status();
+    if (!result.ok()) return breaks(result.status());
     // The first byte is 'x' if root threw, else 'v'.
     text = result->exception.has_value() ? "x" + *result->exception : "v";
     if (!result->exception.has_value()) {

@@ -40,7 +40,8 @@ namespace cariama {
 // How a joiner waits for a child that has not ended.
 //   kGreedy     the worker of the child continues the joiner when the child ends (join_record.h)
 //   kWaitQueue  the joiner waits in the queue of its worker, which polls the oldest joiner of the
-//               queue after each steal attempt that failed (the policy of Akiyama and Taura)
+//               queue after each steal attempt that failed (the policy of Akiyama and Taura), after
+//               a task has yielded, and in every 16th search for a task
 enum class JoinPolicy : uint8_t { kGreedy, kWaitQueue };
 
 // The deque that holds the continuations of forked parents.

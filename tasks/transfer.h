@@ -21,6 +21,7 @@
 #include <cstring>
 #include <memory>
 #include <span>
+#include <stdexcept>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -34,6 +35,9 @@ inline void append_bytes(std::vector<std::byte>& bytes, const void* from, size_t
   const size_t before = bytes.size();
   bytes.resize(before + size);
   if (size != 0) std::memcpy(bytes.data() + before, from, size);
+}
+[[noreturn]] inline void throw_wrong_size() {
+  throw std::invalid_argument("Transfer::unpack() of bytes that are not those of a whole value");
 }
 }  // namespace internal
 
@@ -89,6 +93,7 @@ requires(tasks::kTravelsAsBytes<T>&& std::is_default_constructible_v<T> &&
     internal::append_bytes(bytes, from.data(), from.size() * sizeof(T));
   }
   static std::vector<T> unpack(std::span<const std::byte> bytes) {
+    if (bytes.size() % sizeof(T) != 0) internal::throw_wrong_size();
     std::vector<T> to(bytes.size() / sizeof(T));
     if (!to.empty()) std::memcpy(static_cast<void*>(to.data()), bytes.data(), bytes.size());
     return to;
@@ -102,6 +107,7 @@ requires(tasks::kTravelsAsBytes<T> && !std::is_array_v<T>) struct Transfer<std::
   }
   static std::unique_ptr<T> unpack(std::span<const std::byte> bytes) {
     if (bytes.empty()) return nullptr;
+    if (bytes.size() != sizeof(T)) internal::throw_wrong_size();
     alignas(T) std::byte copy[sizeof(T)];
     std::memcpy(copy, bytes.data(), sizeof(T));
     return std::make_unique<T>(*reinterpret_cast<T*>(copy));

@@ -63,6 +63,8 @@ Identity this_identity(const TaskOptions& options) {
   identity.stack_bytes = options.stack_bytes;
   identity.scheme = options.scheme == StackScheme::kIso ? options.iso_stack_bytes
                                                         : static_cast<uint64_t>(options.scheme);
+  identity.deque = static_cast<uint64_t>(options.deque);
+  identity.atomics = static_cast<uint64_t>(options.atomics);
   return identity;
 }
 
@@ -89,6 +91,8 @@ std::string difference(const Identity& mine, const Identity& theirs) {
        "give every worker the same options"},
       {mine.scheme, theirs.scheme, "TaskOptions::scheme or iso_stack_bytes",
        "give every worker the same options"},
+      {mine.deque, theirs.deque, "TaskOptions::deque", "give every worker the same options"},
+      {mine.atomics, theirs.atomics, "TaskOptions::atomics", "give every worker the same options"},
   };
   for (const auto& row : rows) {
     if (row.mine == row.theirs) continue;

@@ -1,5 +1,5 @@
 // Identity: the properties of a process that must be equal in all workers, so that a stack of one
-// worker can run in another.
+// worker can run in another, and the options with which workers steal and join.
 //
 // A stack contains return addresses, pointers to functions, vtables and constants, and the canary
 // of the stack protector. Compilers keep addresses of thread_local variables in registers. All of
@@ -27,6 +27,8 @@ struct Identity {
   uint64_t thread = 0;       // thread pointer
   uint64_t stack_bytes = 0;  // TaskOptions::stack_bytes
   uint64_t scheme = 0;       // TaskOptions::scheme; with kIso, iso_stack_bytes
+  uint64_t deque = 0;        // TaskOptions::deque
+  uint64_t atomics = 0;      // TaskOptions::atomics
 };
 
 [[nodiscard]] Identity this_identity(const TaskOptions& options);

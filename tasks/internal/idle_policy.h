@@ -43,8 +43,13 @@ inline void idle_pause(uint64_t round, uint64_t most) {
     sched_yield();
     return;
   }
-  constexpr uint64_t kSecond = 1'000'000'000;
+  // nanosleep() of 0 ns sleeps too: for the timer slack of the thread, by default 50 us.
   const uint64_t sleep = idle_sleep_ns(round, most);
+  if (sleep == 0) {
+    sched_yield();
+    return;
+  }
+  constexpr uint64_t kSecond = 1'000'000'000;
   const timespec time{static_cast<time_t>(sleep / kSecond), static_cast<long>(sleep % kSecond)};
   nanosleep(&time, nullptr);
 }

@@ -71,6 +71,7 @@ class Scheduler : public Machine {
   using Machine::reports_;
   using Machine::run;  // runs a task until it leaves; it fills leaving_
   using Machine::run_end_;
+  using Machine::searches_;
   using Machine::statistics_;
   using Machine::steal_attempts_total_;
   using Machine::steals_total_;
@@ -101,6 +102,13 @@ class Scheduler : public Machine {
   // Installs the oldest task of waiting_ if its child has ended. Otherwise moves it to the end of
   // the queue and returns false.
   [[nodiscard]] bool resume_waiting();
+  // Returns true in the first round of every 16th search. Ready tasks and steals are tried before
+  // the joiners in waiting_. Without these polls, a joiner would never continue while each search
+  // finds a ready task or a steal succeeds.
+  [[nodiscard]] bool polls_waiting_first(uint64_t round) {
+    constexpr uint64_t kPollEvery = 16;
+    return round == 0 && ++searches_ % kPollEvery == 0;
+  }
   // Call it when all tasks of the region have ended or been taken, before another task is
   // installed. Empties the deque, and waits until thieves have copied the frames of all stolen
   // tasks.
@@ -178,9 +186,11 @@ bool Scheduler<Derived, Machine>::find_work() {
   Search search(*this);
   for (uint64_t round = 0; !run_end_.reached(); ++round) {
     self().on_search_round();
-    // After a yield, try one steal before the ready tasks, one of which has yielded.
-    const bool steal_first = std::exchange(yielded_, false) && !victims_.empty();
-    if (steal_first && steal(victims_.next())) return true;
+    // After a yield, try a joiner and a steal before the ready tasks, one of which has yielded: it
+    // may wait for the joiner, and is always ready itself.
+    const bool yielded = std::exchange(yielded_, false);
+    if ((yielded || polls_waiting_first(round)) && resume_waiting()) return true;
+    if (yielded && !victims_.empty() && steal(victims_.next())) return true;
     if (!ready_.empty()) {
       const Suspended task = ready_.front();
       ready_.pop_front();

@@ -68,7 +68,8 @@ class SchedulerState {
   // of the deque before.
   bool popped_ = false;
   uint64_t* parked_top_ = nullptr;
-  bool yielded_ = false;  // a task has yielded since find_work() last checked
+  bool yielded_ = false;   // a task has yielded since find_work() last checked
+  uint64_t searches_ = 0;  // calls of find_work()
   std::deque<Suspended> ready_;
   std::deque<Waiting> waiting_;  // joiners whose records this worker polls
   TaskStatistics statistics_;

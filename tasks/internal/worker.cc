@@ -54,11 +54,29 @@ Worker* worker_of_task(const char* operation) {
   return this_worker;
 }
 
+Worker* worker_of_thread(const char* operation) {
+  if (this_worker == nullptr) {
+    end_job(make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
+                       std::string(operation) + " without a TaskRuntime",
+                       "call it while the runtime exists"));
+  }
+  if (!this_worker->is_this_thread()) {
+    end_job(make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
+                       std::string(operation) + " in a thread that is not the worker's",
+                       "call it in a task, or in a call that the idle worker runs"));
+  }
+  return this_worker;
+}
+
 void end_job(const absl::Status& status) {
   std::string text = "cariama tasks: ";
   if (this_worker != nullptr) text += "rank " + std::to_string(this_worker->rank()) + ": ";
   text += std::string(status.message());
-  if (this_worker != nullptr) text += "; " + this_worker->describe_loss() + ": the job ends";
+  // Other threads do not read the tasks of the worker, which change meanwhile.
+  if (this_worker != nullptr) {
+    if (this_worker->is_this_thread()) text += "; " + this_worker->describe_loss();
+    text += ": the job ends";
+  }
   std::fprintf(stderr, "%s\n", text.c_str());
   std::fflush(stderr);
   _exit(70);  // EX_SOFTWARE. Runs no destructors, because this may be the stack of a task.
@@ -353,7 +371,7 @@ absl::StatusOr<Worker::RootResult> Worker::run_root(ChildFunction root, uint64_t
   const Reference record = new_record();
   auto* const state = reinterpret_cast<JoinRecord*>(record.address());
   begin(new_stack(), record, {root, first, second, 0});
-  exception_state_ = &exception_state();
+  bind_to_this_thread();
   work({&state->arrivals, 1});
   const TaskResult of_root = state->result;
   RootResult result;
@@ -369,19 +387,20 @@ absl::StatusOr<Worker::RootResult> Worker::run_root(ChildFunction root, uint64_t
     result.bytes = take_bytes(of_root);
   }
   release(record);
+  // Notify the other workers even if one of them is dead: they would search for tasks for ever.
+  absl::Status first_error;
   for (int peer = 0; peer < access_.size(); ++peer) {
     if (peer == rank()) continue;
-    const absl::Status status =
-        access_.write(peer, address_of(&area_.finished), &runs_, sizeof runs_);
-    if (!status.ok()) return status;
+    first_error.Update(access_.write(peer, address_of(&area_.finished), &runs_, sizeof runs_));
     ring(peer);
   }
+  if (!first_error.ok()) return first_error;
   return result;
 }
 
 void Worker::run_until_finished() {
   ++runs_;
-  exception_state_ = &exception_state();
+  bind_to_this_thread();
   work({&area_.finished, runs_});
 }
 

@@ -18,6 +18,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -183,6 +184,11 @@ class Worker : public SchedulerState {
   // The scheduler calls `work` in each round in which it searches for a task.
   void on_idle(std::function<void()> work) { on_idle_ = std::move(work); }
   [[nodiscard]] bool in_task() const { return in_task_; }
+  // Returns true if the calling thread is the one that created the worker, or the one that called
+  // run() last. Any thread may call it.
+  [[nodiscard]] bool is_this_thread() const {
+    return thread_.load(std::memory_order_relaxed) == std::this_thread::get_id();
+  }
   // The exception state of this thread, which is that of the running task (exception_state.h).
   [[nodiscard]] ExceptionState& exceptions() const { return *exception_state_; }
   // Call it before the running task leaves. Removes all exceptions from the thread's exception
@@ -369,6 +375,11 @@ class Worker : public SchedulerState {
   [[nodiscard]] bool something_is_public() const;
   void sleep_until_woken();
   void ring(int peer);
+  // The calling thread runs work().
+  void bind_to_this_thread() {
+    exception_state_ = &exception_state();
+    thread_.store(std::this_thread::get_id(), std::memory_order_relaxed);
+  }
   // Returns the bytes of `result`, without releasing its block.
   [[nodiscard]] std::vector<std::byte> fetch(const TaskResult& result);
 
@@ -377,6 +388,7 @@ class Worker : public SchedulerState {
   FirstCall first_call_{};
   ExceptionState* exception_state_ = nullptr;  // exception state of the thread that runs work()
   uint64_t fruitless_waits_ = 0;  // consecutive calls of pause_task() that found no other task
+  std::atomic<std::thread::id> thread_{std::this_thread::get_id()};
   std::function<void()> on_idle_;
   std::set<uint64_t> reported_frames_;  // return addresses that check_frames() has reported
   std::vector<WorkerArea*> peers_;      // areas of all ranks; empty if peers cannot wake each other
@@ -397,6 +409,10 @@ class Worker : public SchedulerState {
 // its process.
 extern Worker* this_worker;
 
+// Returns the worker of this process, for a caller that need not be a task. If the process has no
+// worker, or the calling thread is not the worker's, ends the program with a message that names
+// `operation`.
+[[nodiscard]] Worker* worker_of_thread(const char* operation);
 // Returns the worker of the calling task. If the caller is not a task, ends the program with a
 // message that names `operation`.
 [[nodiscard]] Worker* worker_of_task(const char* operation);

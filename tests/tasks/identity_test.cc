@@ -41,6 +41,8 @@ TEST(Identity, EachDifferenceIsNamed) {
   EXPECT_THAT(differs(&tasks::Identity::thread), HasSubstr("thread-local"));
   EXPECT_THAT(differs(&tasks::Identity::stack_bytes), HasSubstr("TaskOptions::stack_bytes"));
   EXPECT_THAT(differs(&tasks::Identity::scheme), HasSubstr("TaskOptions::scheme"));
+  EXPECT_THAT(differs(&tasks::Identity::deque), HasSubstr("TaskOptions::deque"));
+  EXPECT_THAT(differs(&tasks::Identity::atomics), HasSubstr("TaskOptions::atomics"));
 }
 
 TEST(Identity, WorkersThatDifferAreRefused) {

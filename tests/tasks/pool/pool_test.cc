@@ -400,6 +400,29 @@ TEST(Pool, MisuseIsReported) {
   EXPECT_THROW(static_cast<void>(pool::sync<leaf>()), std::logic_error);
 }
 
+// Syncs in the wrong order, catches the error, and syncs in the right order.
+uint64_t repairs_its_order(uint64_t) {
+  pool::Children<leaf> children;
+  children.spawn(uint64_t{1});
+  pool::spawn<pool_fib>(10L);
+  try {
+    static_cast<void>(children.sync());
+    return 0;
+  } catch (const std::logic_error&) {
+  }
+  const auto other = static_cast<uint64_t>(pool::sync<pool_fib>());
+  const uint64_t left = children.size();
+  return left == 1 ? other + children.sync() : 0;
+}
+uint64_t with_leaf(uint64_t) { return 55 + pool::call<leaf>(uint64_t{1}); }
+
+TEST(Pool, AChildThatWasNotSyncedIsStillCounted) {
+  with_pool(1, {}, [](TaskPool& pool, Fabric&) {
+    const uint64_t expected = pool.run<with_leaf>(0).value_or(1);
+    EXPECT_EQ(pool.run<repairs_its_order>(0).value_or(0), expected);
+  });
+}
+
 // ---- Other layers ----
 
 GlobalMemory* the_memory = nullptr;
