@@ -16,8 +16,8 @@
 //
 // Where the share of the owner is mapped (this process's share, and those of processes of the same
 // host over shm), an operation consists of loads and at most W compare-and-swaps, inline. All other
-// shares are read one-sidedly: the owner's threads take no part in a find. In a job that uses verbs,
-// the service thread of the owner executes the compare-and-swaps of an insert (AtomicsBy).
+// shares are read one-sidedly: the owner's threads take no part in a find. In a job that uses
+// verbs, the service thread of the owner executes the compare-and-swaps of an insert (AtomicsBy).
 // table_engine.h has the protocol and its proof.
 //
 // Cost in round trips, one after another, on a share that is not mapped. A find is one read of a

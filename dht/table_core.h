@@ -76,8 +76,8 @@ class CARIAMA_DHT_EXPORT TableCore {
   // Returns the error of a load that found no empty bucket.
   [[nodiscard]] absl::Status too_small() const;
   // Loads this process's part of the files: passes the words of each key to `put`, and then calls
-  // `finish`; if the saved table has the same shape, restores the buckets instead, unless that would
-  // leave a probe path with a hole. Collective.
+  // `finish`; if the saved table has the same shape, restores the buckets instead, unless that
+  // would leave a probe path with a hole. Collective.
   using PutStored = std::function<absl::Status(std::span<const uint64_t> stored)>;
   [[nodiscard]] absl::StatusOr<TableLoadResult> load(const std::string& prefix,
                                                      const PutStored& put,

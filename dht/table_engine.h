@@ -67,8 +67,8 @@ class CARIAMA_DHT_EXPORT TableEngine {
   // bucket, and `stored` gets its words; otherwise `stored` is the encoded key.
   [[nodiscard]] TableResult execute(Mode mode, uint64_t* stored, uint64_t index);
   // Starts one operation. Returns false if in_flight operations are active. The operation ends at
-  // once with kUnavailable while a transfer to the same owner is in flight whose operation has ended
-  // by its deadline.
+  // once with kUnavailable while a transfer to the same owner is in flight whose operation has
+  // ended by its deadline.
   [[nodiscard]] bool start(Mode mode, const uint64_t* stored, uint64_t index, uint64_t tag);
   [[nodiscard]] bool start(Mode mode, const uint64_t* stored, uint64_t index, const Target& target);
   // Returns true if start() with a tag would start an operation. in_flight limits the number of

@@ -17,9 +17,9 @@ enum class TableOutcome : uint8_t {
   kAbsent,    // the key is not in the table; read(): the bucket is empty, seen only if not mapped
   kFull,      // the key is absent, and no bucket within the probe limit is empty; nothing is lost
   // The owner of the key is dead or does not answer (UNAVAILABLE, DEADLINE_EXCEEDED), or this
-  // process has no registered memory or descriptors for the operation (RESOURCE_EXHAUSTED): status()
-  // of the access returns the reason. A find_or_put with this result may have put the key, or may
-  // still put it, so that a later find_or_put of the key returns kFound.
+  // process has no registered memory or descriptors for the operation (RESOURCE_EXHAUSTED):
+  // status() of the access returns the reason. A find_or_put with this result may have put the key,
+  // or may still put it, so that a later find_or_put of the key returns kFound.
   kUnavailable,
 };
 

@@ -316,8 +316,8 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
                         WhenFull::kRetry);
   }
   // As compare_exchange(), but does not wait for room: if the owner executes the operation, and has
-  // no receive posted for it now, the handle has ended with RESOURCE_EXHAUSTED, and the word was not
-  // changed. Call it again later.
+  // no receive posted for it now, the handle has ended with RESOURCE_EXHAUSTED, and the word was
+  // not changed. Call it again later.
   [[nodiscard]] GlobalValue<uint64_t> try_compare_exchange(global_ptr<uint64_t> word,
                                                            uint64_t expected, uint64_t desired) {
     return start_atomic(word.address(), Atomic::kCompareExchange, expected, desired,

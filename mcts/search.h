@@ -68,8 +68,8 @@ class Search {
   // Searches for the best move of the player to move in `position`. Blocks until the search ends;
   // the calling thread runs rollouts and calls meanwhile. The search ends at most 50 ms after
   // another thread (or `progress`) has set *stop. `progress` is called about every `interval`
-  // seconds, in the calling thread. It must not call functions of the host or of its searches. If it
-  // throws, the search ends and run() throws the exception. Also throws std::bad_alloc if
+  // seconds, in the calling thread. It must not call functions of the host or of its searches. If
+  // it throws, the search ends and run() throws the exception. Also throws std::bad_alloc if
   // memory_bytes is too small for the root. Requires: the position has no result() and at
   // least one move.
   // The result contains all moves of a new position. If advance() has reached the position, the
@@ -136,8 +136,8 @@ class Search {
     root_->play(move);
     quiesce();
   }
-  // Returns the position of the tree's root, or nullopt if there is no tree, or if it is the tree of
-  // another Search.
+  // Returns the position of the tree's root, or nullopt if there is no tree, or if it is the tree
+  // of another Search.
   [[nodiscard]] std::optional<G> position() const { return has_tree() ? root_ : std::nullopt; }
 
   // Frees the tree in all processes.

@@ -342,7 +342,8 @@ TEST(HashTableTest, ThreadsRaceForTheSameKeys) {
   for (int race = 0; race < kRaces; ++race) let_threads_race();
 }
 
-// The owner executes the compare-and-swaps, and the calls that this thread runs use the same access.
+// The owner executes the compare-and-swaps, and the calls that this thread runs use the same
+// access.
 TEST(HashTableTest, CallsUseTheAccessOfTheThreadThatRunsThem) {
   constexpr uint64_t kKeys = 3000 / kShrink;
   static TableAccess<2>* access_here;

@@ -104,8 +104,8 @@ TEST(SavedTableTest, ComesBackInJobsOfOtherShapes) {
   load_and_compare(folder / "table", 1, {.buckets = 1500}, saved, false);
 }
 
-// A bucket that an operation has left half filled is not saved. An operation passes it on its way to
-// keys behind it.
+// A bucket that an operation has left half filled is not saved. An operation passes it on its way
+// to keys behind it.
 TEST(SavedTableTest, KeysBehindAHalfFilledBucketAreFound) {
   const ScratchFolder folder;
   LocalJob job({.processes = 2});
