@@ -91,7 +91,10 @@ struct TaskOptions {
   // kIso: size in bytes of the stack of one task, including a guard page. A multiple of 4096, at
   // least 8192 and at most stack_bytes. Must be equal in all workers.
   size_t iso_stack_bytes = size_t{64} << 10;
-  // Limit in bytes for the suspended tasks, join records and large results of one worker.
+  // Limit in bytes for the suspended tasks, join records and large results of one worker. The
+  // memory grows by segments of 256 KiB, 512 KiB and so on, whose sum does not exceed the limit: of
+  // 1.9 GiB at most 1 GiB is used. At least 256 KiB. A block is not larger than a segment, so a
+  // single result or stack has at most about half of the limit.
   size_t pinned_bytes = size_t{1} << 30;
   JoinPolicy join = JoinPolicy::kGreedy;
   DequeKind deque = DequeKind::kSplit;                // must be equal in all workers
@@ -102,9 +105,10 @@ struct TaskOptions {
   // once; the worker never steals from a rank that is missing. If empty, create() computes the
   // distances (VictimLevel) from the CPU binding of the workers at that time.
   std::vector<std::vector<Rank>> victims{};
-  // An idle worker spins, then yields its core, then sleeps between its steal attempts. The length
-  // of these sleeps doubles every 16 attempts up to this value, which bounds how late the worker
-  // finds new work. At most 1 s. 0: the worker never sleeps.
+  // An idle worker spins, then yields its core, then sleeps between its steal attempts. The first
+  // sleep takes 256 us, or this value if it is smaller. The length doubles every 16 attempts up to
+  // this value, which bounds how late the worker finds new work. At most 1 s. 0: the worker yields
+  // its core, and never sleeps.
   std::chrono::microseconds idle_sleep{50};
   // After some of these sleeps, an idle worker that its peers can wake sleeps until a peer
   // publishes work. (Its peers can wake it if the transport maps the memory of all workers, that is
@@ -116,8 +120,9 @@ struct TaskOptions {
   // the program with a message that names the function that spawned. Costs a few ns per spawn.
   bool check_closures = false;
   // Checks whether frames that are made public contain pointers into the private heap of this
-  // process (the memory of a std::vector, for example), and reports each such function once on
-  // stderr. Costs about 100 us per publication.
+  // process (the memory of a small std::vector, for example), and reports each such function once
+  // on stderr. Knows only the heap of the main thread: not blocks of 128 KiB and more, and not
+  // blocks that other threads have allocated. Costs about 100 us per publication.
   bool check_frames = false;
   // Time limit for create(), and for exchanging the result after a run.
   std::chrono::milliseconds timeout{30'000};
@@ -162,33 +167,40 @@ struct CARIAMA_TASKS_EXPORT TaskStatistics {
   [[nodiscard]] std::vector<std::pair<std::string, uint64_t>> counters() const;
 };
 
+// The calling thread of create() becomes the worker: it calls run() and destroys the runtime.
 class CARIAMA_TASKS_EXPORT TaskRuntime {
  public:
-  // Creates the runtime of this process. Collective: every rank of the exchange calls it, with
-  // equal options except `victims`. `device` connects the workers. Default: the transport that
-  // CARIAMA_TRANSPORT names; without it, shm if all workers are on one host, else verbs for all
-  // pairs. (A worker uses one device for all its peers, because the atomics of a network card and
-  // those of a CPU are not atomic to each other.) Errors: those of Exchange and of the device;
-  // FAILED_PRECONDITION (the processes differ in the address or option that the message names, or
-  // this process already has a TaskRuntime); INVALID_ARGUMENT (options that exclude each other, or
-  // an option that the message names).
+  // Creates the runtime of this process. Collective: every rank of the exchange calls it. Options
+  // whose comment says so must be equal; the others may differ. `exchange` must outlive the
+  // runtime. `device` connects the workers. Default: the transport that CARIAMA_TRANSPORT names;
+  // without it, shm if all workers are on one host, else verbs for all pairs. (A worker uses one
+  // device for all its peers, because the atomics of a network card and those of a CPU are not
+  // atomic to each other.) Errors: those of Exchange and of the device; FAILED_PRECONDITION (the
+  // processes differ in the address or option that the message names, or this process already has a
+  // TaskRuntime); INVALID_ARGUMENT (options that exclude each other, or an option that the message
+  // names); ALREADY_EXISTS (the addresses of the stack are in use).
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TaskRuntime>> create(
       Exchange& exchange, const TaskOptions& options, std::shared_ptr<Device> device = nullptr);
-  // Creates the runtime whose workers are the processes of a fabric. Collective. Requires: the
-  // caller is the fabric's main thread. Options and errors are those of create() with an Exchange.
-  // An idle worker runs the calls that have arrived for its thread. FabricOptions::ack_timeout
-  // holds for the connections of the workers, too.
+  // Creates the runtime whose workers are the processes of a fabric, which must outlive the
+  // runtime. Collective. Requires: the caller is the thread that created the fabric. Options and
+  // errors are those of create() with an Exchange. An idle worker runs the calls that have arrived
+  // for its thread. FabricOptions::ack_timeout holds for the connections of the workers, too.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TaskRuntime>> create(
       Fabric& fabric, const TaskOptions& options);
+  // Local. Requires: the last run() has returned on every rank, or has returned an error.
   ~TaskRuntime();
   TaskRuntime(const TaskRuntime&) = delete;
   TaskRuntime& operator=(const TaskRuntime&) = delete;
 
-  // Collective: runs `root` as the first task, which starts on rank 0. All workers run its
-  // descendants. Blocks until `root` has ended, and returns its result on every rank. Requires:
-  // `root` is trivially copyable and captures values. Errors: ABORTED (root threw; the message has
-  // the exception's text), and those of Exchange, after which every later run() returns the same
-  // error. If a worker dies, the other workers end the job with a message.
+  // Collective: runs the `root` of rank 0 as the first task, on rank 0, and ignores those of the
+  // other ranks. All workers run its descendants. Blocks until `root` has ended, and returns its
+  // result on every rank. Requires: `root` is trivially copyable and captures values; every rank
+  // calls run() before TaskOptions::timeout has passed since `root` has ended. Errors: ABORTED
+  // (root threw; the message has the exception's text); FAILED_PRECONDITION (the caller is a task,
+  // or a call that arrived during a run). After the following errors every later run() returns the
+  // same error: those of Exchange, and UNAVAILABLE (a worker has died, and rank 0 could not tell
+  // it that `root` has ended). A worker that notices during the run that another one has died ends
+  // its process with exit code 70 and a message, and runs no destructors.
   template <typename F, typename T = std::invoke_result_t<F&>>
   [[nodiscard]] auto run(F root)
       -> std::conditional_t<std::is_void_v<T>, absl::Status, absl::StatusOr<T>> {

@@ -29,9 +29,12 @@ namespace cariama {
 using SuspendedTask = tasks::Suspended;
 
 // Suspends the calling task, then calls publish(handle). From then on the task may be resumed, even
-// before publish() has returned. `publish` may use the locals of the task and may call resume(). It
-// must not spawn, join, suspend or throw. Throws std::logic_error if the task is handling an
-// exception.
+// before publish() has returned. The scheduler calls `publish` on this worker, after it has copied
+// the frames of the task. `publish` may read the locals of the task; a value that it writes to them
+// is lost when the task continues. `publish` may call resume(), TaskPromise::set() and fail(), and
+// no other function of this layer, and must not throw. A task that is never resumed keeps its
+// parent's join waiting, so run() does not return. Throws std::logic_error if the task is handling
+// an exception.
 template <std::invocable<const SuspendedTask&> F>
 void suspend(F publish) {
   tasks::suspend_task(
@@ -39,8 +42,10 @@ void suspend(F publish) {
       &publish);
 }
 
-// Makes the suspended task ready to run in this worker. Returns at once. Requires: the task was not
-// resumed before.
+// Makes the suspended task ready to run in this worker. Returns at once. Only the worker's thread
+// may call it: in a task, in `publish`, or in a call that the idle worker runs
+// (TaskRuntime::create() with a Fabric). In another thread, or without a runtime, it ends the
+// program with a message. Requires: the task was not resumed before.
 inline void resume(const SuspendedTask& task) { tasks::resume_task(task); }
 
 // Lets other tasks run: the parent of the calling task, other ready tasks of this worker, or a
@@ -56,7 +61,8 @@ class TaskFuture {
  public:
   // Waits until the value is set, and returns it. Throws the exception if fail() was called
   // instead. The worker runs other tasks meanwhile, and the calling task may continue in another
-  // process. Requires: get() was not called before for this promise.
+  // process. Blocks for ever if neither set() nor fail() is called. Requires: get() was not called
+  // before for this promise.
   T get() const {
     if constexpr (std::is_void_v<T>) {
       tasks::join_record(record_, nullptr, 0);
@@ -83,8 +89,9 @@ class TaskPromise {
 
   [[nodiscard]] TaskFuture<T> future() const { return TaskFuture<T>(record_); }
 
-  // Sets the value. Does not block. If a task waits for the value, it becomes ready to run in this
-  // worker. Requires: neither set() nor fail() was called before.
+  // Sets the value. Waits for no task, but for one round trip if the promise was created in another
+  // worker, and for two if a task waits for the value. That task becomes ready to run in this
+  // worker. Threads: as resume(). Requires: neither set() nor fail() was called before.
   template <typename U = T>
   requires(!std::is_void_v<U>) void set(const std::type_identity_t<U>& value) const {
     if constexpr (tasks::kTravelsAsBytes<U>) {

@@ -26,8 +26,9 @@
 //  - thread_local variables and errno are those of the process in which the task currently runs.
 //
 // Cost of spawn + join if nothing is stolen: a few instructions more than a call (docs/tasks.md has
-// figures), no allocation, no fence, no atomic. Stack per level: kContextBytes + 16 bytes + the
-// frames of the caller and of the child's first function.
+// figures), no allocation, no fence, no atomic. Stack per level: kContextBytes
+// (with the return address of the fork), 8 bytes for the child's word and 8 for the child's return
+// address, and the frames of the caller and of the child's first function.
 //
 // Only tasks may call these functions; elsewhere spawn() and join() end the program with a message.
 // A worker has one thread, so none of these functions needs to be thread-safe.

@@ -2,9 +2,11 @@
 //
 // A type whose values may be copied as bytes travels as its bytes: trivially copyable types, and
 // std::pair and std::tuple of such types. Pointers in it must be valid in every process: pointers
-// to functions and constants are, pointers to the heap are not. For other types, Transfer<T> packs
-// the value into bytes and unpacks it. Transfer is defined for std::string, and for std::vector and
-// std::unique_ptr of types that travel as bytes (not vector<bool>). Programs may specialise it:
+// to functions and constants are, pointers to the heap are not. So std::string_view, std::span and
+// structs with pointers compile, and are wrong unless they point to constants. For other types,
+// Transfer<T> packs the value into bytes and unpacks it. Transfer is defined for std::string, and
+// for std::vector and std::unique_ptr of types that travel as bytes (not vector<bool>). Programs
+// may specialise it:
 //
 //   template <>
 //   struct cariama::Transfer<Matrix> {
@@ -12,6 +14,7 @@
 //     static Matrix unpack(std::span<const std::byte> bytes);
 //   };
 //
+// unpack() of vectors and pointers throws std::invalid_argument if `bytes` has a wrong size.
 // A child packs such a result when it ends, and the packed bytes stay in memory that every worker
 // can read until they are joined: the parent may be stolen before that.
 #ifndef CARIAMA_TASKS_TRANSFER_H_

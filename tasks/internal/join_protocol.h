@@ -17,7 +17,8 @@
 
 namespace cariama::tasks {
 
-// Memory of the worker into which it reads parts of records of peers.
+// Memory of the worker into which it reads parts of records of peers. Worker::await_thief() and
+// PrivateScheduler::steal_from() also read a word of a peer into `arrivals`, to notice its death.
 struct JoinCopy {
   uint64_t arrivals;
   TaskResult result;
@@ -30,7 +31,9 @@ class JoinProtocol {
   JoinProtocol(RemoteAccess& access, JoinCopy& copy) : access_(access), copy_(copy) {}
 
   // Returns the result of the record's child if the child has ended. Blocks for one round trip if
-  // the record is in another worker.
+  // the record is in another worker. Requires: the caller is the only joiner of the record; after
+  // wait() has returned true, the caller is the task that deliver() has returned. Otherwise the
+  // arrival of a joiner would count as that of the child.
   [[nodiscard]] absl::StatusOr<std::optional<TaskResult>> poll_result(Reference reference) {
     const JoinRecord& record = record_of(reference);
     if (reference.rank() == access_.rank()) {
@@ -46,9 +49,10 @@ class JoinProtocol {
     return std::optional<TaskResult>(copy_.result);
   }
 
-  // Called when the child has ended: writes its result to the record. Returns the task that waits
-  // for it, which the caller must continue (frames == 0: no task waits). Blocks for one round trip,
-  // or for two if a task waits.
+  // Called once, by the worker in which the child ends: writes its result to the record. Returns
+  // the task that waits for it, which the caller must continue (frames == 0: no task waits). Blocks
+  // for one round trip, or for two if a task waits; not for a record of this worker if the device
+  // executes atomics.
   [[nodiscard]] absl::StatusOr<Suspended> deliver(Reference reference, const TaskResult& result) {
     JoinRecord& record = record_of(reference);
     const int owner = reference.rank();
@@ -71,10 +75,10 @@ class JoinProtocol {
     return copy_.waiter;
   }
 
-  // Called when the frames of the joiner have been copied out: writes the joiner to the record.
-  // Returns true if the joiner now waits; the worker that ends the child continues it. Returns
-  // false if the child has ended since poll_result(): the caller must continue the joiner. Blocks
-  // for one round trip.
+  // Called at most once per record, when the frames of the joiner have been copied out: writes the
+  // joiner to the record. Returns true if the joiner now waits; the worker that ends the child
+  // continues it. Returns false if the child has ended since poll_result(): the caller must
+  // continue the joiner. Blocks for one round trip.
   [[nodiscard]] absl::StatusOr<bool> wait(Reference reference, const Suspended& joiner) {
     JoinRecord& record = record_of(reference);
     const absl::Status status =
