@@ -211,21 +211,22 @@ TEST(Runtime, ADeathAtTheEndOfARunReleasesTheOtherWorkers) {
 
 // ---- threads ----
 
-using RuntimeDeath = ::testing::Test;
-
-constexpr const char* kNotTheWorker = "in a thread that is not the worker's";
-
+// `root` ends its process with a message. ThreadSanitizer permits no threads in a process that was
+// forked from one with several threads, so the process is not that of a death test.
 template <typename F>
 void expect_refused_in_a_thread(F root, const std::string& operation) {
-  testing::run_test_processes(1, [&](Exchange& exchange) {
+  ::testing::internal::CaptureStderr();
+  const absl::Status ended = testing::try_test_processes(1, [&](Exchange& exchange) {
     auto runtime = TaskRuntime::create(exchange, {});
     ASSERT_TRUE(runtime.ok()) << runtime.status();
-    EXPECT_EXIT(static_cast<void>((*runtime)->run(root)), ::testing::ExitedWithCode(70),
-                "rank 0: " + operation + " " + kNotTheWorker);
+    static_cast<void>((*runtime)->run(root));
   });
+  const std::string text = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(std::string(ended.message()), HasSubstr("exited with code 70"));
+  EXPECT_THAT(text, HasSubstr("rank 0: " + operation + " in a thread that is not the worker's"));
 }
 
-TEST(RuntimeDeath, ResumeInAnotherThread) {
+TEST(Runtime, ResumeInAnotherThread) {
   expect_refused_in_a_thread(
       [] {
         static SuspendedTask handle;
@@ -233,20 +234,20 @@ TEST(RuntimeDeath, ResumeInAnotherThread) {
         std::thread([] { resume(handle); }).join();
         join(std::move(child));
       },
-      "resume\\(\\)");
+      "resume()");
 }
 
-TEST(RuntimeDeath, SetInAnotherThread) {
+TEST(Runtime, SetInAnotherThread) {
   expect_refused_in_a_thread(
       [] {
         const TaskPromise<int> promise;
         std::thread([promise] { promise.set(1); }).join();
         return promise.future().get();
       },
-      "TaskPromise::set\\(\\)");
+      "TaskPromise::set()");
 }
 
-TEST(RuntimeDeath, FailInAnotherThread) {
+TEST(Runtime, FailInAnotherThread) {
   expect_refused_in_a_thread(
       [] {
         const TaskPromise<int> promise;
@@ -255,11 +256,11 @@ TEST(RuntimeDeath, FailInAnotherThread) {
         }).join();
         return promise.future().get();
       },
-      "TaskPromise::fail\\(\\)");
+      "TaskPromise::fail()");
 }
 
 // A promise is plain data, so it can be used after the end of its runtime.
-TEST(RuntimeDeath, WithoutARuntime) {
+TEST(RuntimeDeathTest, WithoutARuntime) {
   EXPECT_EXIT(resume(SuspendedTask{}), ::testing::ExitedWithCode(70),
               "resume\\(\\) without a TaskRuntime");
   testing::run_test_processes(1, [](Exchange& exchange) {
