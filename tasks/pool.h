@@ -172,7 +172,7 @@ struct Signature<R (*)(P...)> {
   static constexpr bool kFits = sizeof(Arguments) <= kPayloadBytes;
   template <typename... A>
   static Arguments pack(A&&... arguments) {
-    if constexpr (kCount == 0) {
+    if constexpr (kCount == 0 || sizeof...(A) != kCount) {  // its caller refuses another number
       return {};
     } else {
       return packed<std::decay_t<P>...>(std::forward<A>(arguments)...);
