@@ -18,7 +18,6 @@
 //   remote_find_or_puts  find-or-puts in the parts of other processes
 //   real_seconds         duration of the simulation
 #include <chrono>
-#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -32,6 +31,7 @@
 #include "bdd/reachability.h"
 #include "bench/support/flags.h"
 #include "bench/support/list_flag.h"
+#include "bench/support/network_flags.h"
 #include "bench/support/report.h"
 #include "bench/support/summary.h"
 #include "bench/support/virtual_cluster.h"
@@ -44,9 +44,6 @@ ABSL_FLAG(std::string, processes, "32", "numbers of processes");
 ABSL_FLAG(std::string, in_flight, "1,8,32,64,128", "look-ups of rank 0 in flight");
 ABSL_FLAG(uint64_t, table_kib, 1024, "size of the node table of a process in KiB");
 ABSL_FLAG(uint64_t, levels, 0, "stop the search after this number of levels; 0: no limit");
-ABSL_FLAG(double, latency, 1000, "one-way latency in ns");
-ABSL_FLAG(double, gigabytes, 12.5, "bandwidth of a port in bytes per ns");
-ABSL_FLAG(double, message_gap, 5, "ns between two messages of a port");
 ABSL_FLAG(bool, json, false, "print one JSON object per line");
 
 namespace cariama::bench {
@@ -61,8 +58,6 @@ T must(absl::StatusOr<T> value) {
   if (!value.ok()) fail(value.status());
   return *std::move(value);
 }
-
-SimTime from_ns(double nanoseconds) { return SimTime(std::llround(nanoseconds * 1000)); }
 
 bdd::Strategy strategy_named(const std::string& name) {
   for (const bdd::Strategy one :
@@ -81,11 +76,7 @@ struct Outcome {
 
 Outcome simulate(const bdd::ModelFile& file, bdd::Strategy strategy, uint32_t processes,
                  uint32_t in_flight) {
-  SimOptions sim{.seed = 1};
-  sim.latency = sim.ack_latency = from_ns(absl::GetFlag(FLAGS_latency));
-  sim.gigabytes_per_second = absl::GetFlag(FLAGS_gigabytes);
-  sim.message_gap = from_ns(absl::GetFlag(FLAGS_message_gap));
-  VirtualCluster cluster({.processes = processes, .sim = sim});
+  VirtualCluster cluster({.processes = processes, .sim = network_options(1)});
   Outcome outcome;
   const absl::Status ran = cluster.run([&](Fabric& fabric) {
     const auto thread = must(fabric.init_thread(0));
@@ -149,7 +140,7 @@ int run() {
           params.set("strategy", name);
           params.set("processes", count);
           params.set("in_flight", depth);
-          params.set("latency", absl::GetFlag(FLAGS_latency));
+          set_network_params(params);
           const auto row = [&](const char* what, double value, const char* unit) {
             report.row(what, params, summarize({value}), unit);
           };

@@ -21,7 +21,6 @@
 //   real_seconds             duration of the simulation
 #include <algorithm>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -34,6 +33,7 @@
 #include "absl/strings/str_cat.h"
 #include "bench/support/flags.h"
 #include "bench/support/list_flag.h"
+#include "bench/support/network_flags.h"
 #include "bench/support/report.h"
 #include "bench/support/virtual_cluster.h"
 #include "dht/hash_table.h"
@@ -48,9 +48,6 @@ ABSL_FLAG(double, inserts, 0.51, "fraction of the operations that insert a key; 
 ABSL_FLAG(int, in_flight, 32, "operations in flight, for operations_per_second");
 ABSL_FLAG(std::string, buckets, "8Ki", "buckets of each process");
 ABSL_FLAG(double, compute, 150, "processor time of an operation in ns");
-ABSL_FLAG(double, latency, 1000, "one-way latency in ns");
-ABSL_FLAG(double, gigabytes, 12.5, "bandwidth of a port in bytes per ns");
-ABSL_FLAG(double, message_gap, 5, "ns between two messages of a port");
 ABSL_FLAG(uint64_t, seed, 1, "seed of all random choices");
 ABSL_FLAG(bool, json, false, "print one JSON object per line");
 
@@ -72,9 +69,6 @@ T must(absl::StatusOr<T> value) {
 void must(const absl::Status& status) {
   if (!status.ok()) fail(status);
 }
-
-SimTime from_ns(double nanoseconds) { return SimTime(std::llround(nanoseconds * 1000)); }
-double to_ns(SimTime time) { return static_cast<double>(time.count()) / 1000; }
 
 struct Scale {
   uint32_t processes = 0;
@@ -201,11 +195,7 @@ class Client {
 
 Outcome simulate(const Scale& scale, uint64_t buckets) {
   const uint64_t seed = absl::GetFlag(FLAGS_seed);
-  SimOptions sim{.seed = seed};
-  sim.latency = sim.ack_latency = from_ns(absl::GetFlag(FLAGS_latency));
-  sim.gigabytes_per_second = absl::GetFlag(FLAGS_gigabytes);
-  sim.message_gap = from_ns(absl::GetFlag(FLAGS_message_gap));
-  VirtualCluster cluster({.processes = scale.processes, .sim = sim});
+  VirtualCluster cluster({.processes = scale.processes, .sim = network_options(seed)});
   const auto operations = static_cast<size_t>(absl::GetFlag(FLAGS_operations));
   const double inserts = absl::GetFlag(FLAGS_inserts);
   // The load before the measurement is lower by half of the keys that the measurement inserts, so
@@ -297,9 +287,7 @@ int run() {
       params.set("in_flight", static_cast<uint64_t>(absl::GetFlag(FLAGS_in_flight)));
       params.set("buckets", buckets.front());
       params.set("compute", absl::GetFlag(FLAGS_compute));
-      params.set("latency", absl::GetFlag(FLAGS_latency));
-      params.set("gigabytes", absl::GetFlag(FLAGS_gigabytes));
-      params.set("message_gap", absl::GetFlag(FLAGS_message_gap));
+      set_network_params(params);
       params.set("seed", absl::GetFlag(FLAGS_seed));
       report_outcome(report, params, std::move(outcome));
       report.row("real_seconds", params, summarize({real.count()}), "s");

@@ -30,7 +30,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -40,6 +39,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"
 #include "bench/support/flags.h"
+#include "bench/support/network_flags.h"
 #include "bench/support/plain_search.h"
 #include "bench/support/report.h"
 #include "bench/support/virtual_cluster.h"
@@ -58,9 +58,6 @@ ABSL_FLAG(double, playout, 5000, "policy=locality: ns of a rollout with its play
 ABSL_FLAG(double, paper_playout, 2000, "policy=paper: ns of one of the 16 playouts of a rollout");
 ABSL_FLAG(double, message, 1000, "processor time of a message in ns, both ends together");
 ABSL_FLAG(double, byte, 0.1, "processor time of a byte of a message in ns");
-ABSL_FLAG(double, latency, 1000, "one-way latency in ns");
-ABSL_FLAG(double, gigabytes, 12.5, "bandwidth of a port in bytes per ns");
-ABSL_FLAG(double, message_gap, 5, "ns between two messages of a port");
 ABSL_FLAG(uint64_t, seed, 1, "seed of all random choices");
 ABSL_FLAG(
     uint64_t, games, 0,
@@ -76,7 +73,6 @@ namespace {
   std::exit(1);
 }
 
-SimTime from_ns(double nanoseconds) { return SimTime(std::llround(nanoseconds * 1000)); }
 double to_seconds(SimTime time) { return std::chrono::duration<double>(time).count(); }
 
 struct Costs {
@@ -316,11 +312,7 @@ void run_policy(const std::string& policy, const SimOptions& sim, Params common,
 int run() {
   const int size = absl::GetFlag(FLAGS_size);
   if (size < 5 || size > 11) fail("--size is from 5 to 11");
-  SimOptions sim;
-  sim.seed = absl::GetFlag(FLAGS_seed);
-  sim.latency = sim.ack_latency = from_ns(absl::GetFlag(FLAGS_latency));
-  sim.gigabytes_per_second = absl::GetFlag(FLAGS_gigabytes);
-  sim.message_gap = from_ns(absl::GetFlag(FLAGS_message_gap));
+  const SimOptions sim = network_options(absl::GetFlag(FLAGS_seed));
   costs.message = absl::GetFlag(FLAGS_message);
   costs.byte = absl::GetFlag(FLAGS_byte);
   Params common;
@@ -328,9 +320,7 @@ int run() {
   common.set("iterations", absl::GetFlag(FLAGS_iterations));
   common.set("message", costs.message);
   common.set("byte", costs.byte);
-  common.set("latency", absl::GetFlag(FLAGS_latency));
-  common.set("gigabytes", absl::GetFlag(FLAGS_gigabytes));
-  common.set("message_gap", absl::GetFlag(FLAGS_message_gap));
+  set_network_params(common);
   common.set("seed", absl::GetFlag(FLAGS_seed));
   const Report report(absl::GetFlag(FLAGS_json), {"policy", "processes"});
   for (const std::string& policy : absl::GetFlag(FLAGS_policies)) {

@@ -169,7 +169,6 @@ void TableEngine::launch(Slot& slot, Mode mode, const uint64_t* stored, uint64_t
   slot.mode = mode;
   slot.round_trips = 0;
   if (mode != Mode::kRead) std::copy_n(stored, core_.words(), slot.stored.begin());
-  // Reads the clock once, which takes a tenth of an operation on memory of this host.
   const Deadline now = read_clock();
   slot.deadline =
       core_.options().timeout < kForever - now ? now + core_.options().timeout : kForever;
