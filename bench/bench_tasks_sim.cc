@@ -8,7 +8,6 @@
 // Efficiency is work / (workers * makespan). Relative efficiency is relative to the first number of
 // workers, as in the paper (section 6.4). Every count is compared with the known one.
 #include <chrono>
-#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
@@ -19,6 +18,7 @@
 #include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"
 #include "bench/support/flags.h"
+#include "bench/support/network_flags.h"
 #include "bench/support/report.h"
 #include "bench/support/simulated_trees.h"
 #include "bench/support/summary.h"
@@ -39,11 +39,9 @@ ABSL_FLAG(
     double, cost, 0,
     "ns of a node with its forks and joins; 0: the value that bench_tasks measured on one core of "
     "a Zen 4 (btc 5, uts 140, nqueens 400)");
-ABSL_FLAG(double, latency, 1000, "one-way latency between hosts in ns");
-ABSL_FLAG(double, near_latency, 500, "one-way latency within a host in ns");
+ABSL_FLAG(double, near_latency, 500,
+          "one-way latency within a host in ns; --latency: between hosts");
 ABSL_FLAG(double, jitter, 0, "maximum jitter in ns");
-ABSL_FLAG(double, gigabytes, 12.5, "bandwidth of a port in bytes per ns");
-ABSL_FLAG(double, message_gap, 5, "ns between two messages of a port");
 ABSL_FLAG(uint64_t, frame, 1024, "bytes of a task's frames");
 ABSL_FLAG(std::string, victims, "random", "random, or distance (near ones first)");
 ABSL_FLAG(std::string, join, "greedy", "greedy, or wait-queue");
@@ -56,8 +54,6 @@ namespace {
   std::fprintf(stderr, "bench_tasks_sim: %s\n", text.c_str());
   std::exit(1);
 }
-
-SimTime from_ns(double nanoseconds) { return SimTime(std::llround(nanoseconds * 1000)); }
 
 struct Program {
   std::unique_ptr<SimulatedProgram> tree;
@@ -111,25 +107,24 @@ int run(const std::string& name) {
   if (victims != "distance" && victims != "random") fail("--victims is distance or random");
   const std::string join = absl::GetFlag(FLAGS_join);
   if (join != "greedy" && join != "wait-queue") fail("--join is greedy or wait-queue");
+  const SimOptions network = network_options(absl::GetFlag(FLAGS_seed));
   SimulationOptions options{
-      .seed = absl::GetFlag(FLAGS_seed),
+      .seed = network.seed,
       .victim_order = victims == "random" ? VictimOrder::kRandom : VictimOrder::kByDistance,
       .join = join == "greedy" ? JoinPolicy::kGreedy : JoinPolicy::kWaitQueue,
       .jitter = from_ns(absl::GetFlag(FLAGS_jitter)),
-      .gigabytes_per_second = absl::GetFlag(FLAGS_gigabytes),
-      .message_gap = from_ns(absl::GetFlag(FLAGS_message_gap)),
+      .gigabytes_per_second = network.gigabytes_per_second,
+      .message_gap = network.message_gap,
       .frame_bytes = absl::GetFlag(FLAGS_frame),
       .limit = SimTime(static_cast<int64_t>(absl::GetFlag(FLAGS_limit) * 1e12))};
   const SimTime near = from_ns(absl::GetFlag(FLAGS_near_latency));
-  options.latency = {near, near, near, from_ns(absl::GetFlag(FLAGS_latency))};
+  options.latency = {near, near, near, network.latency};
   common.set("victims", victims);
   common.set("join", join);
   common.set("seed", absl::GetFlag(FLAGS_seed));
-  common.set("latency", absl::GetFlag(FLAGS_latency));
+  set_network_params(common);
   common.set("near_latency", absl::GetFlag(FLAGS_near_latency));
   common.set("jitter", absl::GetFlag(FLAGS_jitter));
-  common.set("gigabytes", absl::GetFlag(FLAGS_gigabytes));
-  common.set("message_gap", absl::GetFlag(FLAGS_message_gap));
   common.set("frame", absl::GetFlag(FLAGS_frame));
 
   const Report report(absl::GetFlag(FLAGS_json), {"workers"});
