@@ -27,13 +27,15 @@ class PendingCall {
 };
 
 // A handle is never reused: an answer that is late, repeated or forged finds no call. Thread-safe.
-class PendingCalls {
+// A test replaces the slots and the mutex to explore interleavings.
+template <typename Slots, typename Mutex>
+class BasicPendingCalls {
  public:
   // Registers a call that `rank` will answer, and returns its handle, which is never 0. Reserves
   // one of `slots` for the result, if one is free. Throws std::bad_alloc if 2^26 calls are pending.
   [[nodiscard]] uint64_t add(uint32_t rank, std::unique_ptr<PendingCall> call,
-                             AnswerSlots* slots = nullptr) {
-    const std::lock_guard lock(mutex_);
+                             Slots* slots = nullptr) {
+    const std::lock_guard<Mutex> lock(mutex_);
     uint32_t index;
     if (free_.empty()) {
       index = static_cast<uint32_t>(entries_.size());
@@ -59,7 +61,7 @@ class PendingCalls {
 
   // For tests: new entries begin with this generation, to reach the end of the 32 bits soon.
   void begin_at(uint32_t generation) {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard<Mutex> lock(mutex_);
     first_generation_ = generation;
   }
 
@@ -73,7 +75,7 @@ class PendingCalls {
   // Removes and returns the call, if `handle` names a call that `rank` is to answer; else returns
   // nullptr. Releases the call's slot.
   [[nodiscard]] std::unique_ptr<PendingCall> take(uint64_t handle, uint32_t rank) {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard<Mutex> lock(mutex_);
     const uint32_t index = static_cast<uint32_t>(handle) & kIndexMask;
     if (index >= entries_.size()) return nullptr;
     Entry& entry = entries_[index];
@@ -90,7 +92,7 @@ class PendingCalls {
   // Removes and returns all calls that the failed process `rank` was to answer. Their slots are not
   // reused.
   [[nodiscard]] std::vector<std::unique_ptr<PendingCall>> take_all(uint32_t rank) {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard<Mutex> lock(mutex_);
     std::vector<std::unique_ptr<PendingCall>> taken;
     for (uint32_t index = 0; index < entries_.size(); ++index) {
       Entry& entry = entries_[index];
@@ -102,8 +104,15 @@ class PendingCalls {
     return taken;
   }
 
+  // Marks the slots of the calling thread's calls as polled.
+  void start_polling(Slots& slots, PollerId poller) {
+    if (!slots.has_unpolled(poller)) return;
+    const std::lock_guard<Mutex> lock(mutex_);
+    slots.start_polling(poller);
+  }
+
   [[nodiscard]] bool waits_for(uint32_t rank) const {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard<Mutex> lock(mutex_);
     for (const Entry& entry : entries_) {
       if (entry.call != nullptr && entry.rank == rank) return true;
     }
@@ -113,7 +122,7 @@ class PendingCalls {
  private:
   static constexpr uint32_t kIndexBits = 26;
   static constexpr uint32_t kIndexMask = (uint32_t{1} << kIndexBits) - 1;
-  static_assert(AnswerSlots::kCount < 1u << (32 - kIndexBits));
+  static_assert(Slots::kCount < 1u << (32 - kIndexBits));
 
   // Makes an entry available to a later call, unless it has used all its generations. So no handle
   // is used twice and none is 0. At 2 M calls a second this costs one entry (32 bytes) per half an
@@ -125,16 +134,17 @@ class PendingCalls {
   struct Entry {
     uint64_t handle = 0;  // generation (32 bits, from 1), slot number, index in entries_
     uint32_t rank = 0;
-    AnswerSlots* slots = nullptr;
+    Slots* slots = nullptr;
     std::unique_ptr<PendingCall> call;
   };
 
-  mutable std::mutex mutex_;
+  mutable Mutex mutex_;
   std::vector<Entry> entries_;
   std::vector<uint32_t> free_;
   uint32_t first_generation_ = 1;
   std::atomic<uint32_t> in_slots_{0};
 };
+using PendingCalls = BasicPendingCalls<AnswerSlots, std::mutex>;
 
 }  // namespace cariama::internal
 

@@ -182,7 +182,7 @@ size_t Replies::take_results(PollerId poller) {
 }
 
 void Replies::start_polling() {
-  for_slots([](uint32_t, AnswerSlots& slots) { slots.start_polling(this_poller()); });
+  for_slots([&](uint32_t, AnswerSlots& slots) { pending_.start_polling(slots, this_poller()); });
 }
 
 void Replies::stop_polling() {

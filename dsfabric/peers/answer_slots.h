@@ -30,16 +30,33 @@
 
 namespace cariama::internal {
 
+// Identifies the thread that polls a slot.
+using PollerId = const void*;
+[[nodiscard]] inline PollerId this_poller() {
+  static thread_local char identity;
+  return &identity;
+}
+
+// The operations that the slots use. A test replaces them to explore interleavings.
+struct AnswerMachine {
+  template <typename T>
+  using Atomic = std::atomic<T>;
+  [[nodiscard]] static PollerId poller() { return this_poller(); }
+};
+
 // One slot, in registered memory. All zeros is a valid slot. Its fields are atomics because a
 // misbehaving peer may write to them at any time.
-struct alignas(64) AnswerSlot {
+template <typename On>
+struct alignas(64) BasicAnswerSlot {
+  template <typename T>
+  using Atomic = typename On::template Atomic<T>;
   enum State : uint32_t { kUnpolled, kPolled, kAnswered, kTaken };
   static constexpr size_t kMostBytes = 48;
 
-  std::atomic<uint32_t> state{kUnpolled};
-  std::atomic<uint32_t> bytes{0};  // length of the result, valid once answered
-  std::atomic<uint64_t> handle{0};
-  std::array<std::atomic<uint64_t>, kMostBytes / sizeof(uint64_t)> result{};
+  Atomic<uint32_t> state{kUnpolled};
+  Atomic<uint32_t> bytes{0};  // length of the result, valid once answered
+  Atomic<uint64_t> handle{0};
+  std::array<Atomic<uint64_t>, kMostBytes / sizeof(uint64_t)> result{};
 
   // Called once, by the process that ran the call. Returns false if the slot is not polled or the
   // result is too long: then the answer must be sent as a message.
@@ -58,24 +75,22 @@ struct alignas(64) AnswerSlot {
                                          std::memory_order_relaxed);
   }
 };
+using AnswerSlot = BasicAnswerSlot<AnswerMachine>;
 static_assert(sizeof(AnswerSlot) == 64);
 
-// Identifies the thread that polls a slot.
-using PollerId = const void*;
-[[nodiscard]] inline PollerId this_poller() {
-  static thread_local char identity;
-  return &identity;
-}
-
-// The slots for answers from one process. find(), open() and release() require the mutex of
-// PendingCalls; the other functions are thread-safe.
-class AnswerSlots {
+// The slots for answers from one process. find(), open(), release() and start_polling() require the
+// mutex of PendingCalls; the other functions are thread-safe.
+template <typename On>
+class BasicAnswerSlots {
  public:
+  using AnswerSlot = BasicAnswerSlot<On>;
+  template <typename T>
+  using Atomic = typename On::template Atomic<T>;
   static constexpr uint32_t kCount = 16;
 
   // `slots` points to kCount zeroed slots, which must outlive this object. `always_polled`: all
   // slots count as polled, because without service threads every waiting thread polls.
-  AnswerSlots(AnswerSlot* slots, bool always_polled)
+  BasicAnswerSlots(AnswerSlot* slots, bool always_polled)
       : slots_(slots), always_polled_(always_polled) {}
 
   // Returns the number of a free slot, starting from 1, or 0 if no slot is free.
@@ -88,7 +103,7 @@ class AnswerSlots {
   void open(uint32_t slot, uint64_t handle) {
     const uint32_t index = slot - 1;
     records_[index].handle.store(handle, std::memory_order_relaxed);
-    records_[index].owner.store(this_poller(), std::memory_order_relaxed);
+    records_[index].owner.store(On::poller(), std::memory_order_relaxed);
     slots_[index].state.store(always_polled_ ? AnswerSlot::kPolled : AnswerSlot::kUnpolled,
                               std::memory_order_relaxed);
     reserved_.store(reserved_.load(std::memory_order_relaxed) | 1u << index,
@@ -133,14 +148,22 @@ class AnswerSlots {
     });
     return count;
   }
+  // Returns true if start_polling() would mark a slot.
+  [[nodiscard]] bool has_unpolled(PollerId poller) {
+    bool found = false;
+    each(poller, [&](AnswerSlot& slot, const Record&) {
+      found = found || slot.state.load(std::memory_order_relaxed) == AnswerSlot::kUnpolled;
+    });
+    return found;
+  }
   // Marks the slots of the calling thread's calls as polled: that thread polls them until
-  // stop_polling().
+  // stop_polling(). Requires the mutex: otherwise a slot could be released and reserved for a call
+  // of another thread between the check of its owner and the change of its state. That thread may
+  // sleep, and would get no message.
   void start_polling(PollerId poller) {
     each(poller, [](AnswerSlot& slot, const Record&) {
       uint32_t state = AnswerSlot::kUnpolled;
-      if (slot.state.load(std::memory_order_relaxed) == state) {
-        slot.state.compare_exchange_strong(state, AnswerSlot::kPolled, std::memory_order_relaxed);
-      }
+      slot.state.compare_exchange_strong(state, AnswerSlot::kPolled, std::memory_order_relaxed);
     });
   }
   // Marks the slots of the calling thread's calls as not polled. The caller must then take() the
@@ -155,8 +178,8 @@ class AnswerSlots {
 
  private:
   struct Record {
-    std::atomic<uint64_t> handle{0};
-    std::atomic<PollerId> owner{nullptr};
+    Atomic<uint64_t> handle{0};
+    Atomic<PollerId> owner{nullptr};
   };
 
   template <typename Function>
@@ -173,9 +196,10 @@ class AnswerSlots {
 
   AnswerSlot* const slots_;
   const bool always_polled_;
-  std::atomic<uint32_t> reserved_{0};  // bit i: slots_[i]
+  Atomic<uint32_t> reserved_{0};  // bit i: slots_[i]
   std::array<Record, kCount> records_;
 };
+using AnswerSlots = BasicAnswerSlots<AnswerMachine>;
 
 }  // namespace cariama::internal
 
