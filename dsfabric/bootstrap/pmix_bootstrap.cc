@@ -126,13 +126,10 @@ absl::StatusOr<std::unique_ptr<Bootstrap>> join_as(const pmix_proc_t& self,
   if (!job_size.ok()) return job_size.status();
   absl::StatusOr<uint32_t> local_size = job_number(self, PMIX_LOCAL_SIZE);
   if (!local_size.ok()) return local_size.status();
+  absl::Status place = check_place_in_job(self.rank, *job_size);
+  if (!place.ok()) return place;
   const int size = static_cast<int>(*job_size);
   const int rank = static_cast<int>(self.rank);
-  if (size < 1 || rank < 0 || rank >= size) {
-    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
-                      absl::StrCat("PMIx says that this process is rank ", self.rank, " of ",
-                                   *job_size, " processes"));
-  }
 
   std::unique_ptr<TcpStore> store;
   absl::Status failed;

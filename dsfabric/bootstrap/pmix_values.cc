@@ -1,5 +1,6 @@
 #include "dsfabric/bootstrap/pmix_values.h"
 
+#include <cstdint>
 #include <cstring>
 
 #include "absl/strings/ascii.h"
@@ -8,6 +9,13 @@
 #include "dtutils/error.h"
 
 namespace cariama::internal {
+
+absl::Status check_place_in_job(uint32_t rank, uint32_t size) {
+  if (size <= INT32_MAX && rank < size) return absl::OkStatus();
+  return make_error(
+      absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
+      absl::StrCat("PMIx says that this process is rank ", rank, " of ", size, " processes"));
+}
 
 std::string encode_published_store(const PublishedStore& store) {
   const std::string_view key = bytes_of(store.key);

@@ -1,15 +1,22 @@
-// The text that rank 0 of a job that PMIx started publishes for the other ranks.
+// What the processes of a job that PMIx started get from PMIx: their place in the job, and the text
+// that rank 0 publishes for the other ranks.
 #ifndef CARIAMA_DSFABRIC_BOOTSTRAP_PMIX_VALUES_H_
 #define CARIAMA_DSFABRIC_BOOTSTRAP_PMIX_VALUES_H_
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dsfabric/bootstrap/handshake.h"
 #include "dsfabric/bootstrap/sockets.h"
 
 namespace cariama::internal {
+
+// Returns OK if a process can be number `rank` of `size` processes, else FAILED_PRECONDITION. PMIx
+// has special values of ranks, and sizes beyond those of an int.
+[[nodiscard]] absl::Status check_place_in_job(uint32_t rank, uint32_t size);
 
 // Where the store of a job listens, and the secret of the job.
 struct PublishedStore {

@@ -9,9 +9,11 @@
 
 #include <chrono>
 #include <csignal>
+#include <cstdint>
 #include <cstdlib>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dsfabric/bootstrap/handshake.h"
@@ -571,6 +573,25 @@ TEST_F(StoreTest, AMemberThatBreaksTheProtocolIsDisconnected) {
   EXPECT_EQ(fence.code(), absl::StatusCode::kUnavailable);
   EXPECT_THAT(message_of(fence), HasSubstr("rank 1 broke the exchange"));
   EXPECT_TRUE((*store_)->wait_until_left(soon()).ok());
+}
+
+TEST(PlaceInAJob, OfPmixIsChecked) {
+  using internal::check_place_in_job;
+  EXPECT_EQ(check_place_in_job(0, 1), absl::OkStatus());
+  EXPECT_EQ(check_place_in_job(7, 8), absl::OkStatus());
+  EXPECT_EQ(check_place_in_job(INT32_MAX - 1, INT32_MAX), absl::OkStatus());
+  const std::pair<uint32_t, uint32_t> impossible[] = {
+      {0, 0},
+      {8, 8},
+      {9, 8},
+      {UINT32_MAX, 8},               // PMIX_RANK_UNDEF
+      {UINT32_MAX - 1, UINT32_MAX},  // PMIX_RANK_WILDCARD, and a size beyond an int
+      {0, uint32_t{1} << 31}};
+  for (const auto& [rank, size] : impossible) {
+    const absl::Status status = check_place_in_job(rank, size);
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << rank << " of " << size;
+    EXPECT_THAT(message_of(status), HasSubstr("rank " + std::to_string(rank)));
+  }
 }
 
 TEST(PublishedStore, ParsesItsOwnTextFormOnly) {
