@@ -8,6 +8,7 @@
 
 #include "dtutils/error.h"
 #include "dtutils/trace.h"
+#include "riutils/internal/grant_checks.h"
 
 namespace cariama::internal {
 namespace {
@@ -169,37 +170,13 @@ std::optional<absl::StatusOr<std::vector<ChannelLink::Chunk>>> FabricChannel::ob
 }
 
 absl::StatusOr<std::vector<ChannelLink::Chunk>> FabricChannel::chunks_of(const ChunkReply& reply) {
-  if (reply.code != 0) {
-    return make_error(
-        static_cast<absl::StatusCode>(reply.code), ErrorScope::kPeer,
-        fabric_.label(rank_) + " granted no chunks: " +
-            std::string(reply.why.data(), strnlen(reply.why.data(), reply.why.size())));
-  }
-  // After these errors the receiver has chunks that this process does not use, so no later grant
-  // may follow: UNAVAILABLE ends the channel.
-  if (reply.count == 0 || reply.count > ChunkRequest::kMost) {
-    return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-                      fabric_.label(rank_) + " granted " + std::to_string(reply.count) +
-                          " chunks at once; at most " + std::to_string(ChunkRequest::kMost) +
-                          " fit into a request");
-  }
-  if (reply.number >= ChunkReply::kNumbers) {
-    return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-                      fabric_.label(rank_) + " granted chunks of channel " +
-                          std::to_string(reply.number) + ", which has no place in an event");
-  }
+  const absl::Status usable = check_grant(reply, options_.chunk_bytes, fabric_.label(rank_));
+  if (!usable.ok()) return usable;
   if (!granted_) number_ = reply.number;
   granted_ = true;
   std::vector<Chunk> chunks;
   for (uint32_t i = 0; i < reply.count; ++i) {
     Chunk chunk{reply.chunks[i], nullptr};
-    if (chunk.remote.length != options_.chunk_bytes || chunk.remote.address % 64 != 0) {
-      return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-                        fabric_.label(rank_) + " granted a chunk of " +
-                            std::to_string(chunk.remote.length) + " bytes; " +
-                            std::to_string(options_.chunk_bytes) + " bytes at a multiple of 64 " +
-                            "were requested");
-    }
     if (arrival_ == Arrival::kMapped) {
       chunk.mapped = map(chunk.remote);
       if (chunk.mapped == nullptr) {

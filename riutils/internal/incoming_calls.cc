@@ -5,10 +5,12 @@
 #include <cstdio>
 #include <cstring>
 #include <iterator>
+#include <optional>
 #include <utility>
 
 #include "dtutils/error.h"
 #include "dtutils/trace.h"
+#include "riutils/internal/grant_checks.h"
 
 namespace cariama::internal {
 namespace {
@@ -137,25 +139,15 @@ IncomingCalls::~IncomingCalls() {
 }
 
 ChunkReply IncomingCalls::grant(uint32_t rank, const ChunkRequest& request) {
-  const auto malformed = [] {
-    return refusal(make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                              "a request for chunks is malformed"));
-  };
-  if (request.count == 0 || request.count > ChunkRequest::kMost ||
-      request.chunk_bytes < MessengerOptions::kMinChunkBytes ||
-      request.chunk_bytes > MessengerOptions::kMaxChunkBytes || request.chunk_bytes % 64 != 0 ||
-      request.arrival == Arrival::kAuto || request.arrival > Arrival::kEvent ||
-      request.consumption > Consumption::kPull || request.control.length < sizeof(ChannelControl) ||
-      request.source_thread / fabric_.threads() != rank) {
-    return malformed();
-  }
   const std::lock_guard lock(mutex_);
   const auto found = accounts_.find({rank, request.serial});
-  if ((found == accounts_.end()) != (request.first != 0)) return malformed();
-  if (found != accounts_.end() &&
-      (found->second.memory.size() + request.count > MessengerOptions::kMaxChunks ||
-       found->second.channel->request.chunk_bytes != request.chunk_bytes)) {
-    return malformed();
+  std::optional<GrantedSoFar> granted;
+  if (found != accounts_.end()) {
+    granted = {found->second.memory.size(), found->second.channel->request.chunk_bytes};
+  }
+  if (!is_possible(request, rank, fabric_.threads(), granted)) {
+    return refusal(make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                              "a request for chunks is malformed"));
   }
   auto& numbers = by_number_[rank];
   if (found == accounts_.end() && numbers.size() >= ChunkReply::kNumbers / fabric_.threads()) {

@@ -1,0 +1,55 @@
+#include "riutils/internal/grant_checks.h"
+
+#include <cstring>
+#include <string_view>
+
+#include "dtutils/error.h"
+#include "riutils/internal/chunk_ring.h"
+#include "riutils/messenger_options.h"
+
+namespace cariama::internal {
+
+bool is_possible(const ChunkRequest& request, uint32_t rank, uint32_t threads,
+                 const std::optional<GrantedSoFar>& granted) {
+  if (request.count == 0 || request.count > ChunkRequest::kMost ||
+      request.chunk_bytes < MessengerOptions::kMinChunkBytes ||
+      request.chunk_bytes > MessengerOptions::kMaxChunkBytes || request.chunk_bytes % 64 != 0 ||
+      request.arrival == Arrival::kAuto || request.arrival > Arrival::kEvent ||
+      request.consumption > Consumption::kPull || request.control.length < sizeof(ChannelControl) ||
+      request.source_thread / threads != rank || granted.has_value() != (request.first == 0)) {
+    return false;
+  }
+  return !granted.has_value() || (granted->chunks + request.count <= MessengerOptions::kMaxChunks &&
+                                  granted->chunk_bytes == request.chunk_bytes);
+}
+
+absl::Status check_grant(const ChunkReply& reply, uint64_t chunk_bytes,
+                         const std::string& receiver) {
+  if (reply.code != 0) {
+    return make_error(
+        static_cast<absl::StatusCode>(reply.code), ErrorScope::kPeer,
+        receiver + " granted no chunks: " +
+            std::string(reply.why.data(), strnlen(reply.why.data(), reply.why.size())));
+  }
+  const auto malformed = [&](const std::string& what) {
+    return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                      receiver + " granted " + what);
+  };
+  if (reply.count == 0 || reply.count > ChunkRequest::kMost) {
+    return malformed(std::to_string(reply.count) + " chunks at once; at most " +
+                     std::to_string(ChunkRequest::kMost) + " fit into a request");
+  }
+  if (reply.number >= ChunkReply::kNumbers) {
+    return malformed("chunks of channel " + std::to_string(reply.number) +
+                     ", which has no place in an event");
+  }
+  for (uint32_t i = 0; i < reply.count; ++i) {
+    const RemoteMemoryLocator& chunk = reply.chunks[i];
+    if (chunk.length == chunk_bytes && chunk.address % 64 == 0) continue;
+    return malformed("a chunk of " + std::to_string(chunk.length) + " bytes; " +
+                     std::to_string(chunk_bytes) + " bytes at a multiple of 64 were requested");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace cariama::internal
