@@ -12,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tasks/internal/peer_words.h"
 #include "tasks/internal/remote_access.h"
 #include "tasks/join_record.h"
 
@@ -27,7 +28,8 @@ struct JoinCopy {
 
 class JoinProtocol {
  public:
-  // Keeps references to both arguments. `copy` must be registered memory of this worker.
+  // Keeps references to both arguments. `copy` must be registered memory of this worker. The
+  // functions return the errors of `access`, and INTERNAL if the words of a record are malformed.
   JoinProtocol(RemoteAccess& access, JoinCopy& copy) : access_(access), copy_(copy) {}
 
   // Returns the result of the record's child if the child has ended. Blocks for one round trip if
@@ -38,7 +40,7 @@ class JoinProtocol {
     const JoinRecord& record = record_of(reference);
     if (reference.rank() == access_.rank()) {
       if (record.arrivals.load(std::memory_order_acquire) == 0) return std::optional<TaskResult>();
-      return std::optional<TaskResult>(record.result);
+      return checked(record.result, reference);
     }
     const std::array<ReadPiece, 2> pieces{
         ReadPiece{address_of(&record.arrivals), &copy_.arrivals, sizeof copy_.arrivals},
@@ -46,7 +48,7 @@ class JoinProtocol {
     const absl::Status status = access_.read(reference.rank(), pieces);
     if (!status.ok()) return status;
     if (copy_.arrivals == 0) return std::optional<TaskResult>();
-    return std::optional<TaskResult>(copy_.result);
+    return checked(copy_.result, reference);
   }
 
   // Called once, by the worker in which the child ends: writes its result to the record. Returns
@@ -69,10 +71,10 @@ class JoinProtocol {
         access_.fetch_add(owner, address_of(&record.arrivals), 1);
     if (!arrived.ok()) return arrived.status();
     if (*arrived == 0) return Suspended{};
-    if (owner == access_.rank()) return record.waiter;
+    if (owner == access_.rank()) return checked(record.waiter, reference);
     status = access_.read(owner, address_of(&record.waiter), &copy_.waiter, sizeof copy_.waiter);
     if (!status.ok()) return status;
-    return copy_.waiter;
+    return checked(copy_.waiter, reference);
   }
 
   // Called at most once per record, when the frames of the joiner have been copied out: writes the
@@ -91,6 +93,16 @@ class JoinProtocol {
   }
 
  private:
+  // Returns the words of the record if a worker can have written them, else INTERNAL.
+  [[nodiscard]] absl::StatusOr<std::optional<TaskResult>> checked(const TaskResult& result,
+                                                                  Reference record) const {
+    if (is_possible(result, access_.size())) return std::optional<TaskResult>(result);
+    return malformed_words(record.rank(), "the result in a join record");
+  }
+  [[nodiscard]] absl::StatusOr<Suspended> checked(const Suspended& waiter, Reference record) const {
+    if (is_possible(waiter, access_.size())) return waiter;
+    return malformed_words(record.rank(), "the waiting task in a join record");
+  }
   static JoinRecord& record_of(Reference reference) {
     return *reinterpret_cast<JoinRecord*>(reference.address());
   }

@@ -14,6 +14,7 @@
 #include "dtutils/error.h"
 #include "dtutils/exchange_connect.h"
 #include "dtutils/wait.h"
+#include "tasks/internal/peer_words.h"
 
 namespace cariama::tasks {
 namespace {
@@ -156,7 +157,7 @@ absl::Status QueuePairAccess::connect_served(Exchange& exchange, int peer,
 
 bool QueuePairAccess::is_known(uint64_t address) const {
   const auto begin = reinterpret_cast<uint64_t>(source_.address);
-  if (address >= begin && address + sizeof(uint64_t) <= begin + source_.length) return true;
+  if (lies_within(address, sizeof(uint64_t), begin, source_.length)) return true;
   return address >= kPinnedAddress &&
          segment_of(address) < segment_count_.load(std::memory_order_acquire);
 }
@@ -164,7 +165,7 @@ bool QueuePairAccess::is_known(uint64_t address) const {
 absl::StatusOr<LocalKey> QueuePairAccess::local_key(const void* local, size_t bytes) const {
   const auto address = reinterpret_cast<uint64_t>(local);
   const auto begin = reinterpret_cast<uint64_t>(source_.address);
-  if (address >= begin && address + bytes <= begin + source_.length) return region_->local_key();
+  if (lies_within(address, bytes, begin, source_.length)) return region_->local_key();
   if (address >= kPinnedAddress) {
     const size_t index = segment_of(address);
     if (index < kMaxSegments && segments_[index] != nullptr) return segments_[index]->local_key();
@@ -176,7 +177,7 @@ absl::Status QueuePairAccess::address(int peer, uint64_t remote, size_t bytes,
                                       WorkRequest& request) {
   Peer& to = peers_[static_cast<size_t>(peer)];
   const auto begin = reinterpret_cast<uint64_t>(source_.address);
-  if (remote >= begin && remote + bytes <= begin + source_.length) {
+  if (lies_within(remote, bytes, begin, source_.length)) {
     request.remote_address = to.region.address + (remote - begin);
     request.remote_key = to.region.key;
     return absl::OkStatus();
@@ -193,7 +194,8 @@ absl::Status QueuePairAccess::address(int peer, uint64_t remote, size_t bytes,
     segment = *copy;
   }
   const uint64_t offset = remote - segment_address(index);
-  if (offset + bytes > segment.length) return bad_address(to.queue_pair->peer(), remote, bytes);
+  if (!lies_within(offset, bytes, 0, segment.length))
+    return bad_address(to.queue_pair->peer(), remote, bytes);
   request.remote_address = segment.address + offset;
   request.remote_key = segment.key;
   return absl::OkStatus();
@@ -405,7 +407,7 @@ absl::Status QueuePairAccess::add_segment(size_t index, const MemorySource& sour
 
 void* QueuePairAccess::mapped(int peer, uint64_t address, size_t bytes) {
   const auto begin = reinterpret_cast<uint64_t>(source_.address);
-  if (address < begin || address + bytes > begin + source_.length) return nullptr;
+  if (!lies_within(address, bytes, begin, source_.length)) return nullptr;
   if (peer == rank()) return reinterpret_cast<void*>(address);
   const Peer& to = peers_[static_cast<size_t>(peer)];
   RemoteMemoryLocator place = to.region;

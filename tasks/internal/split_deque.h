@@ -95,6 +95,8 @@ struct PublicState {
     return {word >> 16, static_cast<uint32_t>(word >> 8 & 0xff),
             static_cast<uint32_t>(word & 0xff)};
   }
+  // Returns true if the public entries lie in the slots. A thief checks a victim's word by it.
+  [[nodiscard]] constexpr bool is_possible() const { return first + count <= kPublicSlots; }
   [[nodiscard]] constexpr uint64_t encode() const {
     return version << 16 | uint64_t{first} << 8 | count;
   }

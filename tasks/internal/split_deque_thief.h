@@ -8,6 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "tasks/internal/peer_words.h"
 #include "tasks/internal/remote_access.h"
 #include "tasks/internal/split_deque.h"
 
@@ -33,6 +34,7 @@ struct ClaimResult {
 // victim's has the same address. Blocks for one round trip, or for two if there is an entry, and
 // calls looked() between them. If the public part was empty, writes kAnyEntryRequest to the victim.
 // If the claim takes the last public entry and there is no steal request, writes kRefillRequest.
+// Errors: those of `access`. INTERNAL if the victim's words are malformed.
 template <typename Looked>
 [[nodiscard]] absl::StatusOr<ClaimResult> claim_from_public_part(RemoteAccess& access, int victim,
                                                                  const PublicPart& public_part,
@@ -55,6 +57,7 @@ template <typename Looked>
     if (!status.ok()) return status;
     return ClaimResult{Claim::kNothing, 0};
   }
+  if (!state.is_possible()) return malformed_words(victim, "the state of the public part");
   looked();
   const absl::StatusOr<uint64_t> old =
       access.compare_swap(victim, address_of(&public_part.state), seen, claim_oldest(seen));
@@ -62,6 +65,10 @@ template <typename Looked>
   if (*old != seen) return ClaimResult{Claim::kLost, 0};
   if (state.count == 1 && steal_request == kNoRequest) status = request(kRefillRequest);
   if (!status.ok()) return status;
+  // Not before the claim: the slot may be of another state, and its words of two entries.
+  if (!is_possible(copy.slots[state.first], access.size())) {
+    return malformed_words(victim, "a public entry");
+  }
   return ClaimResult{Claim::kClaimed, state.first};
 }
 

@@ -353,6 +353,7 @@ void Worker::rethrow(const TaskResult& result) {
   const Reference block(result.block);
   if (block.rank() == rank()) {
     const auto found = exceptions_.find(reinterpret_cast<const void*>(block.address()));
+    if (found == exceptions_.end()) must(malformed_words(rank(), "an exception of a task"));
     const std::exception_ptr exception = found->second;
     release(block);
     std::rethrow_exception(exception);
@@ -374,6 +375,7 @@ absl::StatusOr<Worker::RootResult> Worker::run_root(ChildFunction root, uint64_t
   bind_to_this_thread();
   work({&state->arrivals, 1});
   const TaskResult of_root = state->result;
+  if (!is_possible(of_root, access_.size())) must(malformed_words(rank(), "the root's result"));
   RootResult result;
   if (of_root.kind == TaskResultKind::kFailed) {
     try {
@@ -435,6 +437,7 @@ void Worker::copy_in(const Suspended& task) {
   const Reference frames(task.frames);
   void* const sp = reinterpret_cast<void*>(task.sp);
   const size_t bytes = task.top - task.sp;
+  check_place(frames.rank(), task.sp, task.top);
   if (frames.rank() != rank()) {
     must(access_.read(frames.rank(), frames.address(), sp, bytes));
   } else {

@@ -34,6 +34,7 @@
 #include "tasks/internal/exception_state.h"
 #include "tasks/internal/join_protocol.h"
 #include "tasks/internal/must.h"
+#include "tasks/internal/peer_words.h"
 #include "tasks/internal/pinned_area.h"
 #include "tasks/internal/queue_pair_access.h"
 #include "tasks/internal/remote_access.h"
@@ -284,12 +285,20 @@ class Worker : public SchedulerState {
   // Returns the address of the frames of a public entry in the worker that published it.
   [[nodiscard]] static uint64_t frames_of(const PublicEntry& entry) { return entry.sp; }
   void read_frames(int victim, uint64_t from, const PublicEntry& entry) {
+    check_place(victim, entry.sp, entry.top);
     const TraceScope trace("tasks", "steal", "bytes", entry.top - entry.sp);
     must(access_.read(victim, from, reinterpret_cast<void*>(entry.sp), entry.top - entry.sp));
   }
   void note_taken(int victim) {
     const uint64_t taken = ++taken_from_[static_cast<size_t>(victim)];
     must(access_.write(victim, address_of(&area_.taken_by[rank() % 64]), &taken, sizeof taken));
+  }
+  // Ends the job unless the frames [sp, top), of which `peer` has sent the addresses, lie in the
+  // region's stack.
+  void check_place(int peer, uint64_t sp, uint64_t top) const {
+    if (!lies_within(sp, top - sp, address_of(region_.bottom()), region_.stack_bytes())) {
+      must(malformed_words(peer, "the place of the frames of a task"));
+    }
   }
   // The frames [begin, end) will be public.
   void before_publication(uint64_t begin, uint64_t end) {

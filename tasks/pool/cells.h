@@ -6,9 +6,11 @@
 #ifndef CARIAMA_TASKS_POOL_CELLS_H_
 #define CARIAMA_TASKS_POOL_CELLS_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "tasks/internal/atomic_server.h"
 #include "tasks/internal/queue_pair_access.h"
@@ -63,6 +65,24 @@ inline constexpr int kTicketRankBits = 24;
 }
 // Number 0 is not used, so a ticket differs from kOpen and kBlocked.
 static_assert(ticket_of(0, 1) > pool::internal::kBlocked);
+// Returns true if the ticket in the request cell of worker `rank` names another one of `workers`
+// workers.
+[[nodiscard]] constexpr bool names_a_thief(uint64_t ticket, int rank, int workers) {
+  return rank_of_ticket(ticket) < workers && rank_of_ticket(ticket) != rank;
+}
+
+// The decoded Cell::state of a stolen task that has ended.
+struct EndOfTask {
+  uint64_t kind;   // kDone, kFailedNamed or kFailedHashed, unless the thief wrote another value
+  uint64_t bytes;  // valid bytes in the payload, at most pool::kPayloadBytes
+  [[nodiscard]] static constexpr EndOfTask decode(uint64_t word) {
+    return {word & ((uint64_t{1} << kStateBits) - 1),
+            std::min<uint64_t>(word >> kStateBits, pool::kPayloadBytes)};
+  }
+  [[nodiscard]] constexpr bool has_failed() const {
+    return kind == kFailedNamed || kind == kFailedHashed;
+  }
+};
 
 // A task that a victim hands over to a thief.
 struct Parcel {
@@ -72,6 +92,14 @@ struct Parcel {
   std::byte payload[pool::kPayloadBytes];
 };
 static_assert(sizeof(Parcel) == 112);
+
+// Returns true if a victim can hand over such a task: the arguments lie in the payload, and the
+// result has a cell among the `shared_cells` cells of one of `workers` workers.
+[[nodiscard]] inline bool is_possible(const Parcel& parcel, uint64_t shared_cells, int workers) {
+  const Origin origin = Origin::of(parcel.origin);
+  return parcel.bytes <= pool::kPayloadBytes && origin.index < shared_cells &&
+         origin.rank < static_cast<uint32_t>(workers);
+}
 
 // A task of another worker in a thief's deque, which got it in one steal with others and has not
 // begun it. Its cell has a kind of its own; Cell::state and Cell::thief hold what the functions
@@ -103,6 +131,16 @@ struct TransferCell {
   uint64_t count;  // 0: the victim has no task to spare
   Parcel parcels[kMostParcels];
 };
+// Returns the number of tasks in the transfer cell of a thief that has room for `most` tasks, or
+// nullopt if the victim's answer is malformed.
+[[nodiscard]] inline std::optional<uint32_t> tasks_in(const TransferCell& transfer, uint64_t most,
+                                                      uint64_t shared_cells, int workers) {
+  if (transfer.count > std::min<uint64_t>(most, kMostParcels)) return std::nullopt;
+  for (uint64_t i = 0; i < transfer.count; ++i) {
+    if (!is_possible(transfer.parcels[i], shared_cells, workers)) return std::nullopt;
+  }
+  return static_cast<uint32_t>(transfer.count);
+}
 
 struct PoolArea {
   alignas(64) std::atomic<uint64_t> request;  // kOpen, kBlocked, or a thief's ticket

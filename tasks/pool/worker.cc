@@ -197,7 +197,7 @@ void PoolWorker::serve() {
 // Returns the rank that a request names. It indexes arrays, so a rank that cannot be ends the run.
 int PoolWorker::thief_of(uint64_t request) {
   const int thief = rank_of_ticket(request);
-  if (thief >= access_.size() || thief == rank()) {
+  if (!names_a_thief(request, rank(), access_.size())) {
     check_or_break(make_error(absl::StatusCode::kInternal, ErrorScope::kPeer,
                               "a steal request names rank " + std::to_string(thief)));
   }
@@ -220,6 +220,8 @@ void PoolWorker::pack(Parcel& parcel, Cell& cell, int thief) {
     parcel.function = task.function;
     parcel.bytes = task.bytes;
     parcel.origin = cell.origin;
+    // A thief that reports to a wrong cell overwrites Cell::state.
+    if (!is_possible(parcel, shared_cells_, access_.size())) refuse_task(task.sender);
   } else {
     parcel.function = cell.kind->registration->id.load(std::memory_order_relaxed);
     if (parcel.function == 0) {
@@ -303,7 +305,10 @@ bool PoolWorker::attempt(Step step, int victim, size_t level) {
   const uint64_t seen = request_from(victim, ticket);
   if (seen == kOpen) {
     await_answer(ticket);
-    attempt.tasks = static_cast<uint32_t>(std::min<uint64_t>(area_.transfer.count, kMostParcels));
+    const auto tasks =
+        tasks_in(area_.transfer, most_parcels(options_), shared_cells_, access_.size());
+    if (!tasks.has_value()) refuse_task(static_cast<uint64_t>(victim));
+    attempt.tasks = *tasks;
     attempt.result = attempt.tasks != 0 ? Result::kStolen : Result::kRejected;
   } else {
     attempt.result = seen == kBlocked ? Result::kBlocked : Result::kBusy;
@@ -340,6 +345,15 @@ bool PoolWorker::search(const Done& done) {
     }
   }
   return false;
+}
+
+// Breaks the run: the worker `sender` has handed over a task that cannot be.
+void PoolWorker::refuse_task(uint64_t sender) {
+  units_.end(sender);
+  fail(make_error(absl::StatusCode::kInternal, ErrorScope::kPeer,
+                  fabric_.label(static_cast<uint32_t>(sender)) + " handed over an invalid task",
+                  "run the same program in every process"));
+  throw RunIsBroken();
 }
 
 // Runs the tasks in the transfer cell: the first at once, the others from the deque, where they can
@@ -394,11 +408,7 @@ void PoolWorker::execute(uint32_t function, uint64_t origin, int from, std::byte
   const FunctionStub stub = FunctionTable::resolve({function});
   if (stub == nullptr || bytes > pool::kPayloadBytes || owner.index >= shared_cells_ ||
       owner.rank >= static_cast<uint32_t>(access_.size())) {
-    units_.end(static_cast<uint64_t>(from));
-    check_or_break(
-        make_error(absl::StatusCode::kInternal, ErrorScope::kPeer,
-                   fabric_.label(static_cast<uint32_t>(from)) + " handed over an invalid task",
-                   "run the same program in every process"));
+    refuse_task(static_cast<uint64_t>(from));
   }
   const std::span room(payload, pool::kPayloadBytes);
   const bool was_in_task = std::exchange(in_task_, true);
@@ -481,11 +491,10 @@ void PoolWorker::await_stolen(const Kind& kind, void* result) {
   if (cell->kind != &kind) misused("pool::sync() of another function than the newest spawn's");
   wait_for(cell);
   remove_stolen(cell);
-  const uint64_t state = cell->state.load(std::memory_order_relaxed);
-  const uint64_t bytes = std::min<uint64_t>(state >> kStateBits, pool::kPayloadBytes);
-  const uint64_t kind_of_end = state & ((uint64_t{1} << kStateBits) - 1);
-  if (kind_of_end == kFailedNamed || kind_of_end == kFailedHashed) {
-    throw_packed(kind_of_end == kFailedNamed ? FailureForm::kNamed : FailureForm::kHashed,
+  const EndOfTask end = EndOfTask::decode(cell->state.load(std::memory_order_relaxed));
+  const uint64_t bytes = end.bytes;
+  if (end.has_failed()) {
+    throw_packed(end.kind == kFailedNamed ? FailureForm::kNamed : FailureForm::kHashed,
                  std::span(cell->payload, bytes));
   }
   if (bytes != kind.result_bytes) {

@@ -175,6 +175,7 @@ class PoolWorker {
   void run_parcels(int victim, uint64_t count);
   void run_foreign_cells(Cell* mark);
   void execute(uint32_t function, uint64_t origin, int from, std::byte* payload, uint32_t bytes);
+  [[noreturn]] void refuse_task(uint64_t sender);
   void send_result(Origin origin, const std::byte* payload, uint64_t bytes, uint64_t state);
   void record(const PoolAttempt& attempt);
 

@@ -9,9 +9,11 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "dtutils/device.h"
+#include "tasks/internal/atomic_server.h"
 #include "tasks/internal/stack_region.h"
 #include "tests/dtutils/testing/device_node.h"
 #include "tests/dtutils/testing/process_test.h"
@@ -26,16 +28,18 @@ struct Tail {
   std::atomic<uint64_t> counter;
   std::atomic<uint64_t> swaps;
   std::array<uint64_t, 64> words;
+  std::array<AtomicCell, 2> cells;  // with served atomics
 };
 
 struct Node {
-  explicit Node(Exchange& exchange_)
+  explicit Node(Exchange& exchange_, bool served = false)
       : exchange(exchange_),
         region(cariama::must(StackRegion::create(1 << 20, sizeof(Tail)))),
         tail(*reinterpret_cast<Tail*>(region->tail())),
         access(cariama::must(QueuePairAccess::connect(
             exchange, cariama::must(open_device({.transport = Transport::kShm})), region->source(),
-            tail.access, soon()))) {}
+            tail.access, soon(), "tasks",
+            served ? std::span<AtomicCell>(tail.cells) : std::span<AtomicCell>()))) {}
   [[nodiscard]] static uint64_t at(const void* address) {
     return reinterpret_cast<uint64_t>(address);
   }
@@ -176,6 +180,23 @@ TEST(QueuePairAccess, UnregisteredMemoryIsAnError) {
     EXPECT_TRUE(node.access->read(peer, Node::at(&node.tail.words), node.region->bottom(), 8).ok());
     node.fence();
   });
+}
+
+// A server refuses atomics on memory that it does not know, and continues.
+TEST(QueuePairAccess, ServedAtomicsOnUnknownMemoryAreAnError) {
+  for (const uint64_t address : {UINT64_MAX - 7, uint64_t{4096}, segment_address(2)}) {
+    testing::run_test_processes(2, [address](Exchange& exchange) {
+      const Node node(exchange, true);
+      if (exchange.rank() == 1) {
+        EXPECT_FALSE(node.access->fetch_add(0, address, 1).ok()) << std::hex << address;
+      }
+      node.fence();
+      if (exchange.rank() == 0) {
+        EXPECT_EQ(cariama::must(node.access->fetch_add(1, Node::at(&node.tail.counter), 1)), 0u);
+      }
+      node.fence();
+    });
+  }
 }
 
 }  // namespace
