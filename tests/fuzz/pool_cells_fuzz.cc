@@ -118,8 +118,9 @@ void pack_and_throw(FuzzInput& input) {
       "N7cariama5tasks12_GLOBAL__N_143AnExceptionWithANameThatLeavesNoRoomForTextE",
       "N7cariama21AnExceptionOfAProgramE"};
   const auto choice = input.take<uint8_t>();
-  const std::string type((choice & 4) != 0 ? input.take_bytes(choice / 8)
-                                           : std::string_view(kTypes[choice % 4]));
+  std::string type((choice & 4) != 0 ? input.take_bytes(choice / 8)
+                                     : std::string_view(kTypes[choice % 4]));
+  type = type.substr(0, type.find('\0'));  // names of types contain no zero
   const std::string text(input.take_bytes(200));
   std::array<std::byte, kPayloadBytes> payload;
   const PackedFailure packed = pack_failure(type, text, payload);
