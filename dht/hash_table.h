@@ -284,6 +284,13 @@ class TableAccess {
 // "Collective" in the same order, each process in one thread, and while no process has an operation
 // in progress. If other threads use the table, put a barrier before such a call.
 //
+// An operation that has ended by its deadline with kUnavailable may have a transfer in flight. So
+// clear(), grow(), load() and destroy() first wait until the owners have answered all transfers, at
+// most for half of the time until the deadline. If a transfer is still in flight then, the function
+// ends with UNAVAILABLE in all processes, the table is as it was, and the function may be called
+// again. The function polls the accesses of the calling thread. Another thread whose operation has
+// ended by its deadline calls TableAccess::poll().
+//
 // After DEADLINE_EXCEEDED, size() and destroy() may be called again. After that error of another
 // collective function the processes may disagree about the table and the Collectives object: end
 // the fabric. No memory that another process may use has been freed.

@@ -5,12 +5,14 @@
 #include <chrono>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <optional>
 #include <string_view>
 #include <utility>
 
 #include "dht/agreement.h"
 #include "dht/bucket_scan.h"
+#include "dht/table_engine.h"
 #include "dsfabric/global_memory.h"
 #include "dtutils/error.h"
 #include "dtutils/transmitter.h"
@@ -211,8 +213,68 @@ absl::StatusOr<uint64_t> TableCore::size(Deadline deadline) const {
   return all_.all_reduce(local_size(), std::plus<>(), deadline);
 }
 
+void TableCore::add_engine(TableEngine* engine) {
+  const std::scoped_lock lock(engines_mutex_);
+  engines_.push_back(engine);
+}
+
+void TableCore::remove_engine(TableEngine* engine) {
+  const std::scoped_lock lock(engines_mutex_);
+  std::erase(engines_, engine);
+}
+
+void TableCore::add_execution(std::shared_ptr<const Synchronizer> execution) {
+  if (execution == nullptr) return;
+  const std::scoped_lock lock(engines_mutex_);
+  executions_.push_back(std::move(execution));
+}
+
+size_t TableCore::transfers(std::span<TableEngine* const> of_this_thread) {
+  size_t count = 0;
+  for (TableEngine* const engine : of_this_thread) {
+    engine->poll();
+    if (engine->has_transfers()) ++count;
+  }
+  const std::scoped_lock lock(engines_mutex_);
+  for (const TableEngine* const engine : engines_) {
+    if (!engine->is_of_this_thread()) count += engine->late();
+  }
+  std::erase_if(executions_, [](const auto& execution) { return execution->done(); });
+  return count + executions_.size();
+}
+
+absl::Status TableCore::await_transfers(std::string_view what, Deadline deadline) {
+  std::vector<TableEngine*> engines;
+  {
+    const std::scoped_lock lock(engines_mutex_);
+    std::copy_if(engines_.begin(), engines_.end(), std::back_inserter(engines),
+                 [](const TableEngine* engine) { return engine->is_of_this_thread(); });
+  }
+  const Deadline now = std::chrono::steady_clock::now();
+  const Deadline limit = deadline == kForever ? kForever : now + (deadline - now) / 2;
+  const auto ended = [&] { return transfers(engines) == 0; };
+  // Without service threads, this thread also receives the answers of the owners.
+  const bool all_ended = fabric().options().service_threads != 0
+                             ? wait_until(ended, limit)
+                             : fabric().wait_polling(ended, limit);
+  const auto of_all = all_.all_gather(uint32_t{!all_ended}, deadline);
+  if (!of_all.ok()) return of_all.status();
+  for (uint32_t rank = 0; rank < of_all->size(); ++rank) {
+    if ((*of_all)[rank].value_or(0) == 0) continue;
+    return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                      std::string(what) + ": transfers of " + fabric().label(rank) +
+                          " to the table are in flight, of operations that have ended by their "
+                          "deadlines",
+                      "call TableAccess::poll() in the threads of that process, and try again when "
+                      "the owners of the keys have answered");
+  }
+  return absl::OkStatus();
+}
+
 absl::Status TableCore::clear(Deadline deadline) {
-  if (absl::Status status = all_.barrier(deadline); !status.ok()) return status;
+  if (absl::Status idle = await_transfers("the hash table was not cleared", deadline); !idle.ok()) {
+    return idle;
+  }
   const std::span<uint64_t> words = local_words();
   std::memset(words.data(), 0, words.size_bytes());
   return all_.barrier(deadline);
@@ -225,7 +287,9 @@ absl::Status TableCore::grow(uint64_t buckets, Deadline deadline) {
                            " buckets per process cannot grow to " + std::to_string(buckets),
                        "pass a larger number");
   }
-  if (absl::Status status = all_.barrier(deadline); !status.ok()) return status;
+  if (absl::Status idle = await_transfers("the hash table did not grow", deadline); !idle.ok()) {
+    return idle;
+  }
   auto allocation = allocate(buckets, deadline);
   if (absl::Status all = agree(all_, allocation.status(), "the hash table did not grow", deadline);
       !all.ok()) {
@@ -273,7 +337,10 @@ absl::Status TableCore::grow(uint64_t buckets, Deadline deadline) {
 }
 
 absl::Status TableCore::destroy(Deadline deadline) {
-  if (absl::Status ended = all_.barrier(deadline); !ended.ok()) return ended;
+  if (absl::Status idle = await_transfers("the hash table was not destroyed", deadline);
+      !idle.ok()) {
+    return idle;
+  }
   destroyed_ = true;
   memory_ = {};
   possibly_used_.clear();

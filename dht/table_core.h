@@ -12,6 +12,7 @@
 #include <mutex>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -22,9 +23,12 @@
 #include "dsfabric/collectives.h"
 #include "dsfabric/fabric.h"
 #include "dsfabric/remote_memory.h"
+#include "dtutils/synchronizer.h"
 #include "dtutils/wait.h"
 
 namespace cariama {
+
+class TableEngine;
 
 class CARIAMA_DHT_EXPORT TableCore {
  public:
@@ -66,6 +70,13 @@ class CARIAMA_DHT_EXPORT TableCore {
   // Moves the mapped shares of processes that have failed to the state kFailed. Thread-safe.
   void detach_failed();
 
+  // The engines of the accesses. Thread-safe.
+  void add_engine(TableEngine* engine);
+  void remove_engine(TableEngine* engine);
+  // Adds a compare-and-swap that its owner has not answered, and whose engine is destroyed. With
+  // nullptr, adds nothing. Thread-safe.
+  void add_execution(std::shared_ptr<const Synchronizer> execution);
+
   // The collective operations of HashTable.
   [[nodiscard]] uint64_t local_size() const;
   [[nodiscard]] absl::StatusOr<uint64_t> size(Deadline deadline) const;
@@ -93,6 +104,14 @@ class CARIAMA_DHT_EXPORT TableCore {
     std::vector<GlobalAddress> addresses;  // by rank
   };
   [[nodiscard]] absl::StatusOr<Allocation> allocate(uint64_t buckets, Deadline deadline);
+  // Blocks until no transfer of an operation is in flight in any process: it would change or read a
+  // share that is cleared, moved or freed. Polls the engines of the calling thread. Waits for those
+  // of other threads at most for half of the time, because their threads may not poll. Collective,
+  // with the effect of a barrier. Errors: UNAVAILABLE (`what`, and the process whose transfers are
+  // in flight), in all processes; those of Collectives.
+  [[nodiscard]] absl::Status await_transfers(std::string_view what, Deadline deadline);
+  // Returns the number of transfers for which await_transfers() waits in this process.
+  [[nodiscard]] size_t transfers(std::span<TableEngine* const> of_this_thread);
   void adopt(Allocation allocation, uint64_t buckets);
   [[nodiscard]] uint64_t probe_limit(uint64_t buckets) const;
   // Returns true if no bucket of this process is empty that an operation on one of its keys passes.
@@ -107,6 +126,9 @@ class CARIAMA_DHT_EXPORT TableCore {
   // Shares that other processes may still use, since grow() was ended by its deadline.
   std::vector<RemoteMemory> possibly_used_;
   std::unique_ptr<Share[]> shares_;  // by rank
+  std::mutex engines_mutex_;
+  std::vector<TableEngine*> engines_;                            // guarded by engines_mutex_
+  std::vector<std::shared_ptr<const Synchronizer>> executions_;  // guarded by engines_mutex_
   std::mutex mutex_;
   std::vector<uint32_t> mapped_peers_;  // guarded by mutex_
   // Why a process could not be connected to, and until when that counts.

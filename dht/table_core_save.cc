@@ -65,6 +65,9 @@ absl::Status TableCore::too_small() const {
 absl::StatusOr<TableLoadResult> TableCore::load(const std::string& prefix, const PutStored& put,
                                                 const std::function<absl::Status()>& finish,
                                                 Deadline deadline) {
+  if (absl::Status idle = await_transfers("the hash table was not loaded", deadline); !idle.ok()) {
+    return idle;
+  }
   const uint32_t rank = fabric().rank();
   // All processes read the header of file 0, which says how many files there are.
   internal::TableFileHeader first;

@@ -75,12 +75,17 @@ TableEngine::TableEngine(TableCore& core, std::unique_ptr<GlobalMemory> memory,
       largest_(core.options().chunk != 0 ? core.options().chunk : TableOptions::kMaxChunk),
       in_advance_(core.options().prefetch == TablePrefetch::kEager) {
   statistics_.chunk = chunk_;
+  core_.add_engine(this);
 }
 
 TableEngine::~TableEngine() {
+  core_.remove_engine(this);
   // Transfers write to the slots' memory until they have ended. Every transfer ends, at the latest
   // by the failure of the peer.
+  // But a compare-and-swap that the owner executes writes to memory of its own, and does not end
+  // while the owner is stopped: the table waits for it before it frees the share.
   for (const std::unique_ptr<Slot>& slot : slots_) {
+    if (!slot->swap.done()) core_.add_execution(slot->swap.execution());
     for (Slot::Chunk& chunk : slot->chunks) {
       for (GlobalTransfer& piece : chunk.pieces) static_cast<void>(piece.wait(kForever));
     }
@@ -88,6 +93,12 @@ TableEngine::~TableEngine() {
       static_cast<void>(core_.fabric().memory().free(std::move(slot->buffer)));
     }
   }
+}
+
+bool TableEngine::has_transfers() const {
+  return std::any_of(slots_.begin(), slots_.end(), [](const std::unique_ptr<Slot>& slot) {
+    return slot->stage != Slot::Stage::kFree;
+  });
 }
 
 uint64_t* TableEngine::attach(uint32_t owner) {
@@ -316,8 +327,10 @@ void TableEngine::advance(Slot& slot) {
         slot.stage = Slot::Stage::kFree;
         if (!std::exchange(slot.overdue, false)) {
           --active_;
-        } else if (const auto of_owner = overdue_.find(slot.owner); --of_owner->second == 0) {
-          overdue_.erase(of_owner);
+        } else {
+          const auto of_owner = overdue_.find(slot.owner);
+          if (--of_owner->second == 0) overdue_.erase(of_owner);
+          late_.fetch_sub(1, std::memory_order_release);
         }
         return;
       }
@@ -517,6 +530,7 @@ void TableEngine::poll() {
     slot.overdue = true;
     --active_;
     ++overdue_[slot.owner];
+    late_.fetch_add(1, std::memory_order_release);
     if (slot.stage != Slot::Stage::kLate) {
       fail(slot, make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
                             core_.fabric().label(slot.owner) +

@@ -20,11 +20,13 @@
 #define CARIAMA_DHT_TABLE_ENGINE_H_
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
+#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -87,6 +89,14 @@ class CARIAMA_DHT_EXPORT TableEngine {
   [[nodiscard]] bool take_ended(Ended& into);
   [[nodiscard]] size_t ended() const { return ended_.size(); }  // and not taken
   [[nodiscard]] size_t active() const { return active_ + ended_.size(); }
+  // Returns true if the calling thread has created this engine, so that it may call poll().
+  [[nodiscard]] bool is_of_this_thread() const { return thread_ == std::this_thread::get_id(); }
+  // Returns true if a transfer is in flight, of an operation that may have ended. Call it in the
+  // thread of the engine.
+  [[nodiscard]] bool has_transfers() const;
+  // Returns the number of operations that have ended by their deadlines, and whose transfers were
+  // in flight at the last poll(). Thread-safe.
+  [[nodiscard]] size_t late() const { return late_.load(std::memory_order_acquire); }
 
   [[nodiscard]] const absl::Status& status() const { return status_; }
   [[nodiscard]] TableStatistics& statistics() { return statistics_; }
@@ -128,6 +138,9 @@ class CARIAMA_DHT_EXPORT TableEngine {
   size_t active_ = 0;    // slots in use, except for the overdue ones
   // Owner → number of its slots whose deadlines have passed, and whose transfers are in flight.
   std::map<uint32_t, size_t> overdue_;
+  // Sum of overdue_. Release: pairs with the acquire in late().
+  std::atomic<size_t> late_{0};
+  const std::thread::id thread_ = std::this_thread::get_id();
   uint64_t polls_ = 0;
   Deadline clock_{};         // when the clock was read last
   bool rare_clock_ = false;  // the last two readings of the clock were far apart

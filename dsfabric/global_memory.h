@@ -53,6 +53,7 @@
 #include "dsfabric/fabric.h"
 #include "dsfabric/remote_memory.h"
 #include "dtutils/memory.h"
+#include "dtutils/synchronizer.h"
 #include "dtutils/wait.h"
 
 namespace cariama {
@@ -153,6 +154,10 @@ class CARIAMA_DSFABRIC_EXPORT GlobalTransfer {
   // outside of the owner's registered memory breaks the connection: the operation fails with
   // UNAVAILABLE, and the owner is considered failed.
   [[nodiscard]] absl::Status wait(Deadline deadline);
+  // Returns the counter of an atomic that the owner executes (AtomicsBy): it is done() when the
+  // owner has answered, or has failed. Any thread may read it, also after the GlobalMemory has been
+  // destroyed. Returns nullptr for every other operation.
+  [[nodiscard]] std::shared_ptr<const Synchronizer> execution() const;
 
  protected:
   friend class GlobalMemory;

@@ -127,6 +127,11 @@ absl::Status GlobalTransfer::finish(Deadline deadline, void* result, size_t byte
   return status_;
 }
 
+std::shared_ptr<const Synchronizer> GlobalTransfer::execution() const {
+  if (execution_ == nullptr) return nullptr;
+  return {execution_, &execution_->done};
+}
+
 void GlobalTransfer::drop() {
   if (operation_ == nullptr) return;
   if (operation_->done.done()) return memory_->give_back(std::exchange(operation_, nullptr));
