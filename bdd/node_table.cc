@@ -70,6 +70,8 @@ absl::StatusOr<std::unique_ptr<NodeTable>> NodeTable::create(Collectives& all,
     table->nodes_are_mapped_ &= mapped;
     if (mapped) table->first_mapped_ = std::min(table->first_mapped_, owner);
   }
+  // Operations of diagrams cannot continue without this memory.
+  if (usable.ok() && !table->nodes_are_mapped_) usable = table->access_->reserve();
   if (absl::Status agreed = agree(all, usable, "bdd: no node table", deadline); !agreed.ok()) {
     return agreed;
   }
@@ -204,6 +206,10 @@ void NodeTable::find_or_put(std::span<const Node> nodes, std::span<uint64_t> ind
 }
 
 void NodeTable::lost() const {
+  if (absl::IsResourceExhausted(access_->status())) {
+    throw std::runtime_error(absl::StrCat("bdd: no memory for a look-up in the node table: ",
+                                          access_->status().ToString()));
+  }
   throw std::runtime_error(
       absl::StrCat("bdd: a part of the node table is lost: ", access_->status().ToString()));
 }

@@ -48,8 +48,9 @@ class NodeTable {
     bool long_probes = false;
     uint32_t in_flight = 1;  // look-ups of the asynchronous functions and of batches, at least 1
   };
-  // Creates a table of a job. Collective. Errors: those of HashTable::create, HashTable::access and
-  // agree() (dht/agreement.h); INVALID_ARGUMENT (more than 2^40 buckets). Every process gets an
+  // Creates a table of a job, with the memory of its look-ups. Collective. Errors: those of
+  // HashTable::create, HashTable::access, TableAccess::reserve and agree() (dht/agreement.h);
+  // INVALID_ARGUMENT (more than 2^40 buckets). Every process gets an
   // error if one does.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<NodeTable>> create(Collectives& all,
                                                                          const JobOptions& options,
@@ -60,8 +61,8 @@ class NodeTable {
 
   // Returns the node with an index that find_or_put() of any process has returned, or the constant
   // for index 0. Blocks for a round trip if the node is in a part that is not mapped, and not in
-  // the cache; throws std::runtime_error then if the owner of the node has failed. Mapped parts
-  // stay readable after their owner has failed.
+  // the cache; throws std::runtime_error then if the owner of the node has failed, or if this
+  // process has no memory for the look-up. Mapped parts stay readable after their owner has failed.
   [[nodiscard]] Node read(uint64_t index) const {
     if (nodes_ != nullptr) [[likely]]
       return nodes_[index];
@@ -93,7 +94,7 @@ class NodeTable {
   // A look-up that has ended. A read sets `node`, a find-or-put `index` (kFull: no room).
   struct Lookup {
     uint64_t tag;
-    bool lost;  // the owner has failed
+    bool lost;  // the owner has failed, or this process has no memory for the look-up
     Node node;
     uint64_t index;
   };

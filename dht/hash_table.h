@@ -27,8 +27,9 @@
 // round trip.
 //
 // Memory: 8 W bytes for each bucket; 64 bytes for each process; an access takes in_flight times the
-// memory of TableAccessOptions, when it first accesses a share that is not mapped. A load above 0.9
-// costs time: an insert examines 50 buckets at load 0.9, 200 at 0.95.
+// memory of TableAccessOptions, at reserve() or when so many operations on shares that are not
+// mapped are in flight. A load above 0.9 costs time: an insert examines 50 buckets at load 0.9, 200
+// at 0.95.
 //
 // Failures. With FailurePolicy::kAbort every process exits when one dies. With kContinue, the
 // default of FabricOptions, the keys of the dead process are lost: operations on keys and indices
@@ -81,6 +82,12 @@ class TableAccess {
   TableAccess(TableCore& core, std::unique_ptr<GlobalMemory> memory,
               const TableAccessOptions& options)
       : core_(core), engine_(core, std::move(memory), options) {}
+
+  // Allocates the memory of in_flight operations on shares that are not mapped now, in place of the
+  // first time that so many are in flight. Error: RESOURCE_EXHAUSTED. Without reserve(), and for
+  // operations beyond in_flight (nested ones, and those that have ended by their deadlines), a lack
+  // of memory ends the operation with kUnavailable, and status() is RESOURCE_EXHAUSTED.
+  [[nodiscard]] absl::Status reserve() { return engine_.reserve(); }
 
   // ---- One operation at a time. On mapped shares they do not block; on others they block for the
   // round trips that the head of this file states, at most TableOptions::timeout.

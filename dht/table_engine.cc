@@ -123,22 +123,37 @@ bool TableEngine::is_overdue(uint32_t owner, bool may_run_calls) {
   return !answered();
 }
 
+absl::Status TableEngine::allocate(Slot& slot) {
+  if (slot.buffer.get_buffer() != nullptr) return absl::OkStatus();
+  const size_t chunks = core_.options().prefetch == TablePrefetch::kNone ? 1 : 2;
+  const size_t bytes = chunks * largest_ * core_.words() * sizeof(uint64_t);
+  auto memory = core_.fabric().memory().allocate(bytes);
+  if (!memory.ok()) {
+    return make_error(
+        absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
+        "no registered memory for an operation on a hash table: " +
+            std::string(memory.status().message()),
+        "or lower TableAccessOptions::in_flight, " + std::to_string(bytes) + " bytes for each");
+  }
+  slot.buffer = *std::move(memory);
+  return absl::OkStatus();
+}
+
+absl::Status TableEngine::reserve() {
+  while (slots_.size() < options_.in_flight) slots_.push_back(std::make_unique<Slot>());
+  for (const std::unique_ptr<Slot>& slot : slots_) {
+    if (absl::Status allocated = allocate(*slot); !allocated.ok()) return allocated;
+  }
+  return absl::OkStatus();
+}
+
 TableEngine::Slot& TableEngine::take_slot() {
   Slot* free = nullptr;
   for (const std::unique_ptr<Slot>& slot : slots_) {
     if (slot->stage == Slot::Stage::kFree) free = slot.get();
   }
   if (free == nullptr) free = slots_.emplace_back(std::make_unique<Slot>()).get();
-  if (free->buffer.get_buffer() == nullptr) {
-    const size_t chunks = core_.options().prefetch == TablePrefetch::kNone ? 1 : 2;
-    auto memory =
-        core_.fabric().memory().allocate(chunks * largest_ * core_.words() * sizeof(uint64_t));
-    if (!memory.ok()) {
-      status_ = memory.status();
-    } else {
-      free->buffer = *std::move(memory);
-    }
-  }
+  if (absl::Status allocated = allocate(*free); !allocated.ok()) status_ = std::move(allocated);
   // Remove the use tags of peers that the memory was used with before.
   if (free->buffer.is_free()) free->buffer.clear_uses();
   free->stage = Slot::Stage::kTaken;

@@ -65,6 +65,8 @@ class CARIAMA_DHT_EXPORT TableEngine {
   [[nodiscard]] TableCore& core() const { return core_; }
   // Makes `owner` usable: returns its mapped buckets, or nullptr if it is remote or has failed.
   [[nodiscard]] uint64_t* attach(uint32_t owner);
+  // Allocates the memory of in_flight operations. Error: RESOURCE_EXHAUSTED.
+  [[nodiscard]] absl::Status reserve();
   // Executes one operation on a share that is not mapped. Blocks. For kRead, `index` names the
   // bucket, and `stored` gets its words; otherwise `stored` is the encoded key.
   [[nodiscard]] TableResult execute(Mode mode, uint64_t* stored, uint64_t index);
@@ -109,6 +111,8 @@ class CARIAMA_DHT_EXPORT TableEngine {
   [[nodiscard]] bool is_overdue(uint32_t owner, bool may_run_calls);
   [[nodiscard]] Deadline read_clock();
   [[nodiscard]] Slot& take_slot();
+  // Allocates the memory of a slot that has none.
+  [[nodiscard]] absl::Status allocate(Slot& slot);
   // Polls until condition() returns true. Returns false if the deadline came first.
   template <typename Condition>
   [[nodiscard]] bool poll_until(const Condition& condition, Deadline deadline);

@@ -1,0 +1,94 @@
+// A node table of a job has the memory of its look-ups when it is created, and an error for a lack
+// of memory names the memory.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "bdd/node_table.h"
+#include "dsfabric/collectives.h"
+#include "dtutils/allocators/memory_budget.h"
+#include "tests/dsfabric/testing/local_job.h"
+
+namespace cariama::bdd {
+namespace {
+
+using ::cariama::testing::LocalJob;
+using ::cariama::testing::must;
+using ::cariama::testing::soon;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Refuses further memory of allocators while it exists.
+class NoMoreMemory {
+ public:
+  explicit NoMoreMemory(uint64_t left = 0) {
+    MemoryBudget::process().set_limit(MemoryBudget::process().used() + left);
+  }
+  ~NoMoreMemory() { MemoryBudget::process().set_limit(before_); }
+  NoMoreMemory(const NoMoreMemory&) = delete;
+  NoMoreMemory& operator=(const NoMoreMemory&) = delete;
+
+ private:
+  const uint64_t before_ = MemoryBudget::process().limit();
+};
+
+TEST(NodeTableMemory, OfLookUpsIsAllocatedWithTheTable) {
+  LocalJob job({.processes = 1});
+  job.run([](Fabric& fabric, uint32_t) {
+    Collectives all(fabric);
+    const NoMoreMemory limit(uint64_t{8} << 20);
+    // 64 MiB of look-ups.
+    const auto table = NodeTable::create(
+        all, {.bytes = uint64_t{64} << 10, .remote = true, .in_flight = 4096}, soon());
+    EXPECT_TRUE(absl::IsResourceExhausted(table.status())) << table.status();
+    EXPECT_THAT(
+        std::string(table.status().message()),
+        AllOf(HasSubstr("memory budget"), HasSubstr("lower TableAccessOptions::in_flight")));
+  });
+}
+
+// A look-up is in flight, and a second one, which blocks, needs memory of its own.
+TEST(NodeTableMemory, IsNamedByALookUpThatHasNone) {
+  LocalJob job({.processes = 2, .transport = cariama::testing::transport_case("sim")});
+  job.run([](Fabric& fabric, uint32_t) {
+    Collectives all(fabric);
+    auto table = must(NodeTable::create(
+        all, {.bytes = uint64_t{64} << 10, .remote = true, .in_flight = 1}, soon()));
+    must(all.barrier(soon()));
+    if (fabric.rank() == 0) {
+      // Of 64 nodes, about half belong to the other process.
+      const auto node = [](uint64_t i) { return Node{2 * i + 1, 2 * i + 2}; };
+      std::vector<RDMAMemory> memory;
+      {
+        const NoMoreMemory limit;
+        for (;;) {
+          auto block = fabric.memory().allocate(4096);
+          if (!block.ok()) break;
+          memory.push_back(*std::move(block));
+        }
+        std::string text;
+        for (uint64_t i = 0; i < 64 && text.empty(); ++i) {
+          static_cast<void>(table->start_find_or_put(node(i), 1));
+          try {
+            static_cast<void>(table->find_or_put(node(i + 1000)));
+          } catch (const std::runtime_error& error) {
+            text = error.what();
+          }
+          table->await_lookup();
+          table->poll([](const NodeTable::Lookup&) {});
+        }
+        EXPECT_THAT(text, AllOf(HasSubstr("bdd: no memory for a look-up"),
+                                HasSubstr("RESOURCE_EXHAUSTED"), HasSubstr("memory budget")));
+      }
+      for (RDMAMemory& block : memory) must(fabric.memory().free(std::move(block)));
+    }
+    must(all.barrier(soon()));
+    must(table->destroy(soon()));
+  });
+}
+
+}  // namespace
+}  // namespace cariama::bdd
