@@ -438,7 +438,8 @@ void TableEngine::swap_word(Slot& slot) {
   slot.stage = Slot::Stage::kTaken;
   slot.swap =
       memory_->try_compare_exchange(global_ptr<uint64_t>(address), 0, slot.stored[slot.word]);
-  if (slot.swap.done() && absl::IsResourceExhausted(slot.swap.wait(kForever).status())) {
+  if (const absl::Status& started = slot.swap.start_status();
+      !started.ok() && absl::IsResourceExhausted(started)) {
     slot.stage = Slot::Stage::kRoom;
     return;
   }

@@ -145,6 +145,9 @@ class CARIAMA_DSFABRIC_EXPORT GlobalTransfer {
     return *this;
   }
 
+  // Returns the error because of which the operation did not start, else OK. Call it before wait().
+  // Never blocks.
+  [[nodiscard]] const absl::Status& start_status() const { return status_; }
   // Polls once, and returns true if the operation has ended. Never blocks.
   [[nodiscard]] bool done();
   // Blocks through the thread's wait hook, without running calls; an atomic that the owner executes
