@@ -224,6 +224,8 @@ std::vector<NumaNodeInfo> query_nodes(const std::string& root, const SystemInfo&
 
 }  // namespace
 
+MemoryLockLimit query_memory_lock_limit() { return query_memory_lock(""); }
+
 SystemInfo query_system_info() { return internal::query_system_info_below("/"); }
 
 SystemInfo internal::query_system_info_below(const std::string& root_folder) {

@@ -81,6 +81,8 @@ struct SystemInfo {
   std::optional<int> ptrace_scope;
 };
 
+// Returns the limit of this process, and whether the calling thread may exceed it. Reads one file.
+[[nodiscard]] CARIAMA_DTUTILS_EXPORT MemoryLockLimit query_memory_lock_limit();
 // Reads all fields.
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT SystemInfo query_system_info();
 

@@ -1,6 +1,5 @@
 #include "dtutils/registration/registration_cache.h"
 
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +12,7 @@
 #include "dtutils/internal/mapping_monitor.h"
 #include "dtutils/internal/memory_limits.h"
 #include "dtutils/internal/registration_trace.h"
+#include "dtutils/system_info.h"
 
 namespace cariama {
 namespace {
@@ -40,10 +40,9 @@ uintptr_t page_bytes() {
 
 // The default of max_bytes.
 uint64_t default_budget(const Pinner& pinner) {
-  rlimit limit{};
-  if (pinner.counts_against_memlock() && geteuid() != 0 && getrlimit(RLIMIT_MEMLOCK, &limit) == 0 &&
-      limit.rlim_cur != RLIM_INFINITY) {
-    return limit.rlim_cur / 10 * 8;
+  if (pinner.counts_against_memlock()) {
+    const MemoryLockLimit limit = query_memory_lock_limit();
+    if (limit.soft_bytes != kUnlimited && !limit.may_exceed) return limit.soft_bytes / 10 * 8;
   }
   return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * page_bytes() / 4;
 }

@@ -85,8 +85,8 @@ enum class Invalidation : uint8_t {
 
 struct RegistrationOptions {
   // The largest number of bytes that are registered at a time, in whole pages. 0: 80 % of
-  // RLIMIT_MEMLOCK if that limit is set and the pinner's memory counts against it, else a quarter
-  // of the machine's memory.
+  // RLIMIT_MEMLOCK if that limit is set, the process has no CAP_IPC_LOCK and the pinner's memory
+  // counts against the limit; else a quarter of the machine's memory.
   uint64_t max_bytes = 0;
   // The largest number of regions that are registered at a time. Adapters, and the default of
   // vm.max_map_count (65530), permit some tens of thousands.

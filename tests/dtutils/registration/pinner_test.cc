@@ -2,8 +2,10 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/capability.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -89,6 +91,32 @@ TEST(DomainPinner, TheMemlockLimitIsNoBudgetWhereNothingIsPinned) {
   waitpid(child, &status, 0);
   EXPECT_TRUE(WIFEXITED(status));
   EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+// Root without CAP_IPC_LOCK (a container, for example) has the limit, too.
+TEST(DomainPinner, TheMemlockLimitIsTheBudgetOfProcessesWithoutTheCapability) {
+  for (const bool capable : {false, true}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      const rlimit limit{1 << 20, 1 << 20};
+      if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0) _exit(1);
+      __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+      __user_cap_data_struct sets[2];
+      if (syscall(SYS_capget, &header, sets) != 0) _exit(2);
+      if (capable && (sets[0].effective >> CAP_IPC_LOCK & 1) == 0) _exit(0);
+      if (!capable) sets[0].effective &= ~(1U << CAP_IPC_LOCK);
+      if (syscall(SYS_capset, &header, sets) != 0) _exit(3);
+      auto cache = RegistrationCache::create(
+          std::make_shared<DomainPinner>(std::make_shared<FakeDomain>(), Access::kAll));
+      if (!cache.ok()) _exit(4);
+      const MappedPages pages(230);  // more than 80 % of the limit
+      _exit((*cache)->acquire(pages.get(), pages.bytes()).ok() == capable ? 0 : 5);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_TRUE(WIFEXITED(status));
+    EXPECT_EQ(WEXITSTATUS(status), 0) << capable;
+  }
 }
 
 TEST(DomainPinner, TheDomainTellsWhetherItPins) {
