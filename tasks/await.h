@@ -15,7 +15,15 @@
 // with these functions. A task may wait for it with the Synchronizer's own functions; the worker
 // then runs no other task, but thieves can still steal the worker's public tasks.
 //
-// Only tasks may call these functions; elsewhere they end the program with a message.
+// Deadlines. The worker tests the event each time that it continues the waiting task, and the
+// deadline each 16th time. In between, each other task that is ready on the worker runs until it
+// ends, suspends, yields or waits. So the functions may return later than the deadline, by the time
+// for which these tasks compute in 16 rounds. If no other task is ready, a round takes at most one
+// idle sleep (TaskOptions::idle_sleep). An event that comes before the test of the deadline counts:
+// the functions return its result. In a task of a pool no other task runs meanwhile.
+//
+// Only tasks may call these functions, in the worker's thread. Elsewhere they end the program with
+// a message.
 #ifndef CARIAMA_TASKS_AWAIT_H_
 #define CARIAMA_TASKS_AWAIT_H_
 

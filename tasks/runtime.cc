@@ -13,6 +13,7 @@
 #include "dtutils/wait.h"
 #include "tasks/internal/check_options.h"
 #include "tasks/internal/identity.h"
+#include "tasks/internal/pinned_area.h"
 #include "tasks/internal/queue_pair_access.h"
 #include "tasks/internal/set_up.h"
 #include "tasks/internal/stack_region.h"
@@ -81,6 +82,12 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(
   if (tasks::this_worker != nullptr) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
                       "this process already has a TaskRuntime", "destroy it first");
+  }
+  if (options.pinned_bytes < tasks::kFirstSegmentBytes) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      "TaskOptions::pinned_bytes is " + std::to_string(options.pinned_bytes),
+                      "choose at least " + std::to_string(tasks::kFirstSegmentBytes) +
+                          " (256 KiB), the size of the first segment");
   }
   const auto kind = tasks::worker_kind(options);
   if (!kind.ok()) return kind.status();

@@ -45,7 +45,21 @@ Worker* this_worker = nullptr;
 void sample_steals(const StealSampling& sampling) { this_worker->sample_steals(sampling); }
 std::vector<StealSample> take_steal_samples() { return this_worker->take_samples(); }
 
-Worker* worker_of_task(const char* operation) {
+namespace {
+
+void refuse_other_threads(const char* operation) {
+  if (this_worker == nullptr || this_worker->is_this_thread()) return;
+  end_job(make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
+                     std::string(operation) + " in a thread that is not the worker's",
+                     "call it in a task, or in a call that the idle worker runs"));
+}
+
+}  // namespace
+
+// Not inlined: the compiler would read the identity of the thread once for several calls, between
+// which a task may have moved to another process.
+[[gnu::noinline]] Worker* worker_of_task(const char* operation) {
+  refuse_other_threads(operation);
   if (this_worker == nullptr || !this_worker->in_task()) {
     end_job(make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
                        std::string(operation) + " outside of a task",
@@ -54,16 +68,12 @@ Worker* worker_of_task(const char* operation) {
   return this_worker;
 }
 
-Worker* worker_of_thread(const char* operation) {
+[[gnu::noinline]] Worker* worker_of_thread(const char* operation) {
+  refuse_other_threads(operation);
   if (this_worker == nullptr) {
     end_job(make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
                        std::string(operation) + " without a TaskRuntime",
                        "call it while the runtime exists"));
-  }
-  if (!this_worker->is_this_thread()) {
-    end_job(make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
-                       std::string(operation) + " in a thread that is not the worker's",
-                       "call it in a task, or in a call that the idle worker runs"));
   }
   return this_worker;
 }

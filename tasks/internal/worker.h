@@ -422,8 +422,8 @@ extern Worker* this_worker;
 // worker, or the calling thread is not the worker's, ends the program with a message that names
 // `operation`.
 [[nodiscard]] Worker* worker_of_thread(const char* operation);
-// Returns the worker of the calling task. If the caller is not a task, ends the program with a
-// message that names `operation`.
+// Returns the worker of the calling task. If the caller is not a task, or runs in a thread that is
+// not the worker's, ends the program with a message that names `operation`.
 [[nodiscard]] Worker* worker_of_task(const char* operation);
 
 // Waits until the record's child has ended. Only tasks may call it. May return in another process.

@@ -142,6 +142,18 @@ TEST(Runtime, AnIdleSleepOfZeroNeverSleeps) {
   EXPECT_LT(sleeps_of_a_wait(0us), 100);
 }
 
+TEST(Runtime, APinnedAreaBelowOneSegmentIsRefused) {
+  testing::run_test_processes(1, [&](Exchange& exchange) {
+    TaskOptions options;
+    options.pinned_bytes = (size_t{256} << 10) - 1;
+    const absl::Status refused = TaskRuntime::create(exchange, options).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("choose at least 262144"));
+    options.pinned_bytes = size_t{256} << 10;
+    EXPECT_TRUE(TaskRuntime::create(exchange, options).ok());
+  });
+}
+
 // ---- options that must be equal ----
 
 void expect_refused(const std::function<void(TaskOptions&)>& change, const char* option) {
@@ -235,6 +247,18 @@ TEST(Runtime, ResumeInAnotherThread) {
         join(std::move(child));
       },
       "resume()");
+}
+
+// It would read the worker's state while the worker changes it.
+TEST(Runtime, FunctionsOfTasksInAnotherThread) {
+  expect_refused_in_a_thread(
+      [] { std::thread([] { static_cast<void>(parent_is_stolen()); }).join(); },
+      "parent_is_stolen");
+  expect_refused_in_a_thread(
+      [] {
+        std::thread([] { static_cast<void>(await_until([] { return true; }, kForever)); }).join();
+      },
+      "await");
 }
 
 TEST(Runtime, SetInAnotherThread) {
