@@ -8,7 +8,8 @@
 //                                                      //   at most 65520. A node is sent to other
 //                                                      //   processes only if it fits into a call:
 //                                                      //   about 40 bytes and a Move for each of
-//                                                      //   its moves, up to 31 KiB
+//                                                      //   its moves, up to 31 KiB. The first
+//                                                      //   node that does not fit is reported
 //     int to_move() const { return player; }
 //     int moves(std::span<Move> out) const;            // writes the legal moves, returns the count
 //     void play(Move move);                            // makes a move of to_move()
@@ -22,6 +23,21 @@
 //
 // A state is a trivially copyable value without pointers. The framework copies it byte by byte into
 // tree nodes and to other processes. Requires: a position without result() has at least one move.
+//
+// What the game guarantees:
+//  - Threads. The workers of all processes call the functions at the same time, each on an object
+//    of its own or on a const object that several threads share. So const functions, static
+//    functions and constructors write no memory that threads share. Only `random` makes results
+//    differ.
+//  - Determinism. For equal states, all functions but the playouts return the same in all
+//    processes: the same moves in the same order, the same priors, the same verdicts of expand().
+//    refine() may prove more at another time, but verdicts never contradict each other.
+//  - Order of moves. The result of a search for one seed depends on it. A move appears at most
+//    once.
+//  - Cost. A node takes one call of moves() or expand(), a rollout one play() for each level of the
+//    tree and one playout. No function blocks. A worker runs no calls during a function, so other
+//    processes wait for it, and the search ends only after it.
+//  - No function throws.
 //
 // Optional members. A concept detects each of them; the search uses it if the game has it:
 //

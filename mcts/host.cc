@@ -2,11 +2,13 @@
 
 #include <unistd.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdio>
 #include <string>
 #include <utility>
 
+#include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/start_thread.h"
 #include "dtutils/trace.h"
@@ -143,6 +145,15 @@ void internal::check_refusal(const absl::Status& refusal) {
 
 void internal::note_malformed(const char* what) {
   std::fprintf(stderr, "cariama: ignored a malformed message of a search: %s\n", what);
+}
+
+void internal::note_large_node(size_t moves) {
+  static std::atomic<bool> noted{false};
+  if (noted.exchange(true, std::memory_order_relaxed)) return;
+  report_once("mcts.large_node",
+              "a node with " + std::to_string(moves) +
+                  " moves does not fit into a message, so only its own process searches it",
+              "let expand() omit moves: about 800 fit");
 }
 
 HostThread& Host::here() { return *this_worker; }

@@ -13,7 +13,12 @@
 // program.h contains these steps for a program that runs one search.
 //
 // The thread that creates the host is worker 0 of its process; the host starts the other workers.
-// Workers without work sleep.
+// Workers without work sleep. Worker 0 works only within serve(), and within functions of Search:
+// between two of them, rank 0's worker 0 runs no calls.
+//
+// Lifetime. The host must be destroyed by the thread that created it, before its fabric and after
+// its Search objects. Other programs' threads may use only the functions that are marked
+// "Thread-safe", and rank(), size(), threads(), id(), alive() and living().
 #ifndef CARIAMA_MCTS_HOST_H_
 #define CARIAMA_MCTS_HOST_H_
 

@@ -47,7 +47,8 @@
 
 namespace cariama::mcts {
 
-// Not thread-safe: only worker 0 of rank 0 may use it. One search at a time in a host.
+// Not thread-safe: only worker 0 of rank 0, the thread that created its host, may use it. The host
+// must outlive it. One search at a time in a host.
 template <Game G>
 class Search {
  public:
@@ -66,14 +67,19 @@ class Search {
   [[nodiscard]] SearchOptions& options() { return options_; }
 
   // Searches for the best move of the player to move in `position`. Blocks until the search ends;
-  // the calling thread runs rollouts and calls meanwhile. The search ends at most 50 ms after
-  // another thread (or `progress`) has set *stop. `progress` is called about every `interval`
+  // the calling thread runs rollouts and calls meanwhile. After another thread (or `progress`) has
+  // set *stop, or at the end of the time, each worker ends its running function of the game, and
+  // rank 0 exchanges the commands of the head of this file with all processes: in all at most 50 ms
+  // if the functions of the game are short. A refine() or playout() that takes longer delays the
+  // end by its time. A process that is stopped (SIGSTOP) delays it until the process continues, is
+  // killed, or loses its lease (FabricOptions::lease). `progress` is called about every `interval`
   // seconds, in the calling thread. It must not call functions of the host or of its searches. If
   // it throws, the search ends and run() throws the exception. Also throws std::bad_alloc if
-  // memory_bytes is too small for the root. Requires: the position has no result() and at
-  // least one move.
-  // The result contains all moves of a new position. If advance() has reached the position, the
-  // result contains the moves that expand() offered.
+  // memory_bytes is too small for the root. Requires: the position has no result() and at least one
+  // move. Keeps the tree: a later run() of the same position, or of the one that advance() has
+  // reached, continues it if it is the last of all Search objects for this type of game. Every
+  // other position frees the tree first. The result contains all moves of a new position. If
+  // advance() has reached the position, the result contains the moves that expand() offered.
   //
   // If a process dies and the fabric continues without it, its part of the tree is lost and the
   // search continues.
@@ -125,7 +131,9 @@ class Search {
   }
 
   // Makes a move in the position of the tree. Keeps the subtree of the move as the new tree if
-  // there is one and options().reuse_tree is set. Frees all other nodes.
+  // there is one and options().reuse_tree is set. Frees all other nodes. Without such a subtree,
+  // frees the tree. Does nothing if this object has no tree. Blocks until all processes have
+  // replied, and runs calls meanwhile. Not within run().
   void advance(Move move) {
     if (!has_tree()) return;
     const int at = options_.reuse_tree ? root().find(move) : -1;
@@ -140,7 +148,7 @@ class Search {
   // of another Search.
   [[nodiscard]] std::optional<G> position() const { return has_tree() ? root_ : std::nullopt; }
 
-  // Frees the tree in all processes.
+  // Frees the tree in all processes. Blocks until they have replied. Not within run().
   void clear() {
     process_.command(CommandKind::kClear, options_);
     root_.reset();

@@ -502,10 +502,13 @@ class CopyExchange final : public LocalInstance {
     if (!node || request.epoch != epoch_.load(std::memory_order_relaxed)) return;
     const std::vector<MoveRecord<G>> records = records_of(**node);
     const Contents contents{(*node)->state(), request.index, request.epoch};
-    post_buffer(
+    const auto bytes = std::as_bytes(std::span(records));
+    const bool sent = post_buffer(
         request.requester,
-        [contents](void* data, uint64_t bytes) { here().on_copy(contents, data, bytes); },
-        std::as_bytes(std::span(records)));
+        [contents](void* data, uint64_t length) { here().on_copy(contents, data, length); }, bytes);
+    if (!sent && bytes.size() > PeerAggregators::kMostBufferBytes) {
+      internal::note_large_node(records.size());
+    }
   }
   void on_offered(const Offer& offer) {
     const std::optional<Node<G>*> node = tree_.exported().find(offer.parent);

@@ -22,6 +22,8 @@ namespace cariama::mcts {
 namespace internal {
 // Prints that a message of a search was ignored, and why.
 CARIAMA_MCTS_EXPORT void note_malformed(const char* what);
+// Reports, once per process, that a node with so many moves does not fit into a call.
+CARIAMA_MCTS_EXPORT void note_large_node(size_t moves);
 // The run of one call of a search by the calling thread.
 class CARIAMA_MCTS_EXPORT Reception {
  public:

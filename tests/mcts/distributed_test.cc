@@ -6,16 +6,18 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
-#include <memory>
+#include <cstdint>
+#include <optional>
+#include <span>
 #include <thread>
+#include <vector>
 
 #include "docs/examples/connect_four.h"
 #include "dsfabric/fabric.h"
+#include "dtutils/diagnostics.h"
 #include "gtest/gtest.h"
 #include "mcts/search.h"
 #include "tests/dsfabric/testing/local_job.h"
-#include "tests/dsfabric/testing/process_job.h"
-#include "tests/dtutils/testing/process_test.h"
 #include "tests/mcts/testing/check.h"
 #include "tests/mcts/testing/search_job.h"
 #include "tests/mcts/testing/searches.h"
@@ -24,14 +26,13 @@
 namespace cariama::mcts {
 namespace {
 
-using cariama::testing::fabric_of_group;
 using cariama::testing::soon;
-using cariama::testing::try_test_processes;
 using example::ConnectFour;
 using testing::check_conservation;
 using testing::check_nodes;
 using testing::process_of;
 using testing::run_search_job;
+using testing::run_with_a_victim;
 using testing::Shape;
 using testing::TicTacToe;
 
@@ -114,6 +115,47 @@ TEST(Distributed, AnswersWithManyAmafIdsArrive) {
     const auto result = search.run(WideGame(), {.iterations = 20000});
     EXPECT_EQ(result.iterations, 20000u);
     for (const Statistics& process : result.processes) EXPECT_GT(process.remote_selections, 0u);
+  });
+}
+
+// Six plies of 1000 moves each: the root does not fit into a call.
+struct ManyMoves {
+  using Move = uint16_t;
+  static constexpr int kMaxMoves = 1000;
+  [[nodiscard]] int to_move() const { return played & 1; }
+  int moves(std::span<Move> out) const {
+    for (int i = 0; i < kMaxMoves; ++i) out[static_cast<size_t>(i)] = static_cast<Move>(i);
+    return kMaxMoves;
+  }
+  void play(Move move) {
+    sum += move;
+    ++played;
+  }
+  [[nodiscard]] std::optional<float> result() const {
+    if (played < 6) return std::nullopt;
+    return static_cast<float>(sum % 16) / 16 + 1.0F / 32;  // proves nothing
+  }
+  float playout(Random& random) const {
+    ManyMoves game = *this;
+    while (!game.result()) game.play(static_cast<Move>(random.below(kMaxMoves)));
+    return *game.result();
+  }
+  friend bool operator==(const ManyMoves&, const ManyMoves&) = default;
+
+  uint32_t sum = 0;
+  int played = 0;
+};
+
+TEST(Distributed, ANodeThatDoesNotFitIntoACallIsReported) {
+  run_search_job({2, 1}, [](Host& host) {
+    Search<ManyMoves> search(host);
+    EXPECT_EQ(search.run(ManyMoves(), {.iterations = 5000}).iterations, 5000u);
+    const std::vector<Diagnostic> reported = reported_diagnostics();
+    const auto found = std::find_if(reported.begin(), reported.end(), [](const Diagnostic& one) {
+      return one.key == "mcts.large_node";
+    });
+    ASSERT_NE(found, reported.end());
+    EXPECT_EQ(found->what.rfind("a node with 1000 moves", 0), 0u) << found->what;
   });
 }
 
@@ -286,40 +328,31 @@ class Deadly : public ConnectFour {
 
 // Rank 2 of 3 dies during a search. The other ranks continue, and the result has all legal moves.
 TEST(Distributed, ASearchSurvivesADeath) {
-  const auto run = [](Exchange& exchange) {
-    FabricOptions options;
-    options.threads = 1;
-    options.on_failure = FailurePolicy::kContinue;
-    auto fabric = fabric_of_group(exchange, options);
-    ASSERT_TRUE(fabric.ok()) << fabric.status();
-    auto host = Host::create(fabric->get());
-    ASSERT_TRUE(host.ok()) << host.status();
-    if ((*host)->rank() == 2) Deadly::playouts_left = 50;
-    if ((*host)->rank() != 0) {
-      static_cast<void>((*host)->serve());
-      check_nodes((*host)->local<LocalTree<Deadly>>(), /*lossless=*/false);
-      return;
-    }
-    Search<Deadly> search(**host);
+  const auto before = [](Host& host) {
+    if (host.rank() == 2) Deadly::playouts_left = 50;
+  };
+  const auto after = [](Host& host) {
+    check_nodes(host.local<LocalTree<Deadly>>(), /*lossless=*/false);
+  };
+  const auto body = [](Host& host) {
+    Search<Deadly> search(host);
     search.options().placement = Placement::kRandom;
     search.options().expand_visits = 1;
     // Repeat the search until rank 2 is dead: the time that its 50 playouts take is not known.
     const Deadline deadline = soon();
-    while ((*host)->alive(2) && std::chrono::steady_clock::now() < deadline) {
+    while (host.alive(2) && std::chrono::steady_clock::now() < deadline) {
       const auto result = search.run(Deadly(), {.iterations = 20000});
       EXPECT_EQ(result.iterations, 20000u);
       EXPECT_EQ(result.moves.size(), 7u);
       check_conservation(search, result, /*lossless=*/false);
     }
-    EXPECT_FALSE((*host)->alive(2));
-    EXPECT_EQ((*host)->living(), 2u);
+    EXPECT_FALSE(host.alive(2));
+    EXPECT_EQ(host.living(), 2u);
     const auto result = search.run(Deadly(), {.iterations = 20000});
     EXPECT_EQ(result.iterations, 20000u);
     EXPECT_GT(result.processes[1].completions, 0u);
-    (*host)->end();
   };
-  const absl::Status status = try_test_processes(3, run, {.may_die = {2}});
-  EXPECT_TRUE(status.ok()) << status;
+  run_with_a_victim({3, 1}, body, after, before);
 }
 
 // Rank 1 of 2 dies while worker 1 of rank 0 runs a call of it. The search continues when that call
@@ -328,23 +361,12 @@ TEST(Distributed, ASearchWaitsForTheCallsOfADeadProcess) {
   static std::atomic<bool> running{false};
   static std::atomic<bool> ended{false};
   static std::atomic<bool> next_ran{false};
-  const auto run = [](Exchange& exchange) {
-    FabricOptions options;
-    options.threads = 2;
-    options.on_failure = FailurePolicy::kContinue;
-    auto fabric = fabric_of_group(exchange, options);
-    ASSERT_TRUE(fabric.ok()) << fabric.status();
-    auto host = Host::create(fabric->get());
-    ASSERT_TRUE(host.ok()) << host.status();
-    if ((*host)->rank() != 0) {
-      static_cast<void>((*host)->serve());
-      return;
-    }
-    Search<TicTacToe> search(**host);
+  run_with_a_victim({2, 2}, [](Host& host) {
+    Search<TicTacToe> search(host);
     EXPECT_EQ(search.run(TicTacToe(), {.iterations = 100}).iterations, 100u);
     PeerAggregators& aggregators = *Host::here().aggregators;
-    const ThreadId partner = (*host)->id(0, 1);
-    ASSERT_TRUE(aggregators.call((*host)->id(1, 0), [partner] {
+    const ThreadId partner = host.id(0, 1);
+    ASSERT_TRUE(aggregators.call(host.id(1, 0), [partner] {
       PeerAggregators& back = *Host::here().aggregators;
       back.post(partner, [] {
         running = true;
@@ -360,18 +382,15 @@ TEST(Distributed, ASearchWaitsForTheCallsOfADeadProcess) {
       back.flush();
     }));
     aggregators.flush();
-    ASSERT_TRUE((*host)->work_until([] { return running.load(); }, soon()));
-    ASSERT_TRUE(aggregators.call((*host)->id(1, 0), [] { ::kill(::getpid(), SIGKILL); }));
+    ASSERT_TRUE(host.work_until([] { return running.load(); }, soon()));
+    ASSERT_TRUE(aggregators.call(host.id(1, 0), [] { ::kill(::getpid(), SIGKILL); }));
     aggregators.flush();
-    ASSERT_TRUE((*host)->work_until([&] { return !(*host)->alive(1); }, soon()));
+    ASSERT_TRUE(host.work_until([&] { return !host.alive(1); }, soon()));
     process_of(search).quiesce(search.options());
     EXPECT_TRUE(ended);
     EXPECT_FALSE(next_ran);
     EXPECT_EQ(search.run(TicTacToe(), {.iterations = 100}).iterations, 100u);
-    (*host)->end();
-  };
-  const absl::Status status = try_test_processes(2, run, {.may_die = {1}});
-  EXPECT_TRUE(status.ok()) << status;
+  });
 }
 
 }  // namespace

@@ -16,17 +16,13 @@
 #include "gtest/gtest.h"
 #include "mcts/search.h"
 #include "tests/dsfabric/testing/local_job.h"
-#include "tests/dsfabric/testing/process_job.h"
-#include "tests/dtutils/testing/process_test.h"
 #include "tests/mcts/testing/search_job.h"
 #include "tests/mcts/testing/searches.h"
 
 namespace cariama::mcts {
 namespace {
 
-using cariama::testing::fabric_of_group;
 using cariama::testing::soon;
-using cariama::testing::try_test_processes;
 using example::ConnectFour;
 using TestExchange = CopyExchange<ConnectFour>;
 using Ref = Node<ConnectFour>::Ref;
@@ -126,26 +122,6 @@ TEST(CopyExchange, AnOfferIsAdoptedWhenTheChildWasNotCreated) {
   });
 }
 
-// Runs `body` in rank 0 of a job of three processes. Rank 2 may die.
-void run_with_a_victim(const std::function<void(Host&)>& body) {
-  const auto run = [&](Exchange& exchange) {
-    FabricOptions options;
-    options.threads = 1;
-    options.on_failure = FailurePolicy::kContinue;
-    auto fabric = fabric_of_group(exchange, options);
-    ASSERT_TRUE(fabric.ok()) << fabric.status();
-    auto host = Host::create(fabric->get());
-    ASSERT_TRUE(host.ok()) << host.status();
-    if ((*host)->rank() != 0) {
-      static_cast<void>((*host)->serve());
-      return;
-    }
-    body(**host);
-    (*host)->end();
-  };
-  const absl::Status status = try_test_processes(3, run, {.may_die = {2}});
-  EXPECT_TRUE(status.ok()) << status;
-}
 // Blocks until ranks 0 and 1 know that rank 2 is dead.
 void await_death(Host& host) {
   const Deadline deadline = soon();
@@ -159,7 +135,7 @@ void await_death(Host& host) {
 // The owner of a node drops the children that a dead process owned before it uses them in any way:
 // it does not send their names, adopts nodes in their place, and creates new ones.
 TEST(CopyExchange, NodesOfADeadProcessAreNoChildren) {
-  run_with_a_victim([](Host& host) {
+  testing::run_with_a_victim({3, 1}, [](Host& host) {
     QuietSearch search(host);
     const RemoteNode lost{2, 0, 7};
     for (const int move : {0, 1, 2}) search.root().set_child(move, Ref(lost));
@@ -210,7 +186,7 @@ bool has_ended(pid_t process) {
 // Rank 1 offers a node to the owner of its parent, which has just died. The node is freed at the
 // end of the search.
 TEST(CopyExchange, NodesOfferedToADeadProcessAreFreed) {
-  run_with_a_victim([](Host& host) {
+  testing::run_with_a_victim({3, 1}, [](Host& host) {
     QuietSearch search(host);
     struct Victim {
       pid_t process = 0;

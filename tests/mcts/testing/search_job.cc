@@ -37,6 +37,32 @@ void run_search_job(const Shape& shape, const std::function<void(Host&)>& body,
   });
 }
 
+void run_with_a_victim(const Shape& shape, const std::function<void(Host&)>& body,
+                       const std::function<void(Host&)>& after,
+                       const std::function<void(Host&)>& before) {
+  const auto run = [&](Exchange& exchange) {
+    FabricOptions options;
+    options.threads = shape.threads;
+    options.on_failure = FailurePolicy::kContinue;
+    auto fabric = cariama::testing::fabric_of_group(exchange, options);
+    ASSERT_TRUE(fabric.ok()) << fabric.status();
+    auto host = Host::create(fabric->get());
+    ASSERT_TRUE(host.ok()) << host.status();
+    if (before) before(**host);
+    if ((*host)->rank() != 0) {
+      static_cast<void>((*host)->serve());
+      if (after) after(**host);
+      return;
+    }
+    body(**host);
+    (*host)->end();
+  };
+  const int victim = shape.processes - 1;
+  const absl::Status status =
+      cariama::testing::try_test_processes(shape.processes, run, {.may_die = {victim}});
+  EXPECT_TRUE(status.ok()) << status;
+}
+
 void run_transport_job(const std::string& transport, uint64_t seed,
                        const std::function<void(Host&)>& body,
                        const std::function<void(Host&)>& after) {

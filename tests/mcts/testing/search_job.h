@@ -33,6 +33,14 @@ void run_transport_job(const std::string& transport, uint64_t seed,
                        const std::function<void(Host&)>& body,
                        const std::function<void(Host&)>& after = nullptr);
 
+// Runs `body` in rank 0 of a job whose processes have `threads` workers each, and serve() and then
+// `after` in the other ranks. `before` runs in each process before that. The last process may die:
+// the others continue, and the fabric is not finalized. A failure in a process that lives fails the
+// test.
+void run_with_a_victim(const Shape& shape, const std::function<void(Host&)>& body,
+                       const std::function<void(Host&)>& after = nullptr,
+                       const std::function<void(Host&)>& before = nullptr);
+
 }  // namespace cariama::mcts::testing
 
 #endif  // CARIAMA_TESTS_MCTS_TESTING_SEARCH_JOB_H_
