@@ -65,7 +65,16 @@
 
 namespace cariama {
 
-// One thread's access to a HashTable. Thread-compatible. The table must outlive it.
+// One thread's access to a HashTable. The table must outlive it. Only the thread that created it
+// may use it, and destroy it: its transfers are those of that thread. The constructor takes no
+// memory for transfers (reserve()). The destructor blocks until the transfers in flight have ended,
+// except for compare-and-swaps that an owner executes; asynchronous operations that were not polled
+// are dropped.
+//
+// Errors. Operations return no Status: the outcome is kUnavailable, and status() is the reason of
+// the last one. UNAVAILABLE: the owner is dead. DEADLINE_EXCEEDED: the owner does not answer, or
+// has not yet answered an earlier operation that has ended by its deadline. RESOURCE_EXHAUSTED:
+// this process has no memory or descriptors for the operation.
 //
 // The functions that wait use the thread's wait hook. A hook may run other code that uses the same
 // access, so operations may nest. An operation stores its result in the caller's frame, so a task
@@ -307,9 +316,10 @@ class HashTable {
   using Key = TableKey<W>;
   static_assert(W >= 1 && W <= kMaxKeyWords);
 
-  // Allocates the shares. Collective; `all` is a kProcesses object and outlives the table. Errors:
-  // INVALID_ARGUMENT (options), RESOURCE_EXHAUSTED (no registered memory), UNAVAILABLE (a process
-  // is dead, or has no memory), FAILED_PRECONDITION (options differ), DEADLINE_EXCEEDED.
+  // Allocates the shares. Collective; blocks. `all` is a kProcesses object and outlives the table.
+  // Errors: INVALID_ARGUMENT (options), RESOURCE_EXHAUSTED (no registered memory), UNAVAILABLE (a
+  // process is dead, or has no memory), FAILED_PRECONDITION (W, or an option that must be equal,
+  // differs: the text names the process and the option), DEADLINE_EXCEEDED.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<HashTable>> create(
       Collectives& all, const TableOptions& options, Deadline deadline) {
     auto core = TableCore::create(all, W, options, deadline);

@@ -33,8 +33,18 @@ struct TableShape {
   uint64_t words;
   uint64_t buckets;
   uint64_t probe_limit;
+  uint64_t atomics;
   GlobalAddress address;
 };
+
+// Returns the name of the first value that differs, or "".
+std::string_view difference(const TableShape& a, const TableShape& b) {
+  if (a.words != b.words) return "width of keys";
+  if (a.buckets != b.buckets) return "TableOptions::buckets or bytes";
+  if (a.probe_limit != b.probe_limit) return "product of TableOptions::chunk and max_chunks";
+  if (a.atomics != b.atomics) return "TableOptions::atomics";
+  return {};
+}
 
 }  // namespace
 
@@ -100,7 +110,8 @@ absl::StatusOr<TableCore::Allocation> TableCore::allocate(uint64_t buckets, Dead
                                        internal::bytes_of<uint64_t>(buckets * words_), deadline);
   // A process whose allocation failed takes part, too: its null address reports the failure to the
   // other processes.
-  TableShape mine{words_, buckets, probe_limit(buckets), {}};
+  TableShape mine{
+      words_, buckets, probe_limit(buckets), static_cast<uint64_t>(options_.atomics), {}};
   if (memory.ok()) mine.address = memory->address();
   auto shapes = all_.all_gather(mine, deadline);
   if (!shapes.ok()) {
@@ -117,12 +128,11 @@ absl::StatusOr<TableCore::Allocation> TableCore::allocate(uint64_t buckets, Dead
                             (shape.has_value() ? " has no memory for its share" : " is dead"),
                         shape.has_value() ? "use fewer buckets" : "");
     }
-    if (shape->words != mine.words || shape->buckets != mine.buckets ||
-        shape->probe_limit != mine.probe_limit) {
-      return make_error(
-          absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
-          "no hash table: " + fabric.label(rank) + " has other options than this process",
-          "pass equal TableOptions in all processes");
+    if (const std::string_view other = difference(*shape, mine); !other.empty()) {
+      return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
+                        "no hash table: " + fabric.label(rank) + " has another " +
+                            std::string(other) + " than this process",
+                        "pass equal TableOptions in all processes");
     }
     allocation.addresses.push_back(shape->address);
   }

@@ -43,7 +43,8 @@ enum class TablePrefetch : uint8_t {
   kLoad,
 };
 
-// Must be equal in all processes.
+// `buckets` (or `bytes`), the product of `chunk` and `max_chunks`, and `atomics` must be equal in
+// all processes: create() compares them. The other options may differ.
 struct TableOptions {
   // Buckets of each process. 0: as many as fit `bytes`. Rounded up to a multiple of 8.
   uint64_t buckets = 0;

@@ -23,6 +23,7 @@
 namespace cariama::testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 constexpr size_t kShrink = internal::kUnderThreadSanitizer ? 8 : 1;
@@ -255,7 +256,13 @@ TEST(HashTableTest, RefusesWrongOptions) {
     const absl::Status status =
         HashTable<1>::create(all, {.buckets = 64 + 64 * fabric.rank()}, soon()).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(std::string(status.message()), HasSubstr("rank"));
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("rank"), HasSubstr("TableOptions::buckets")));
+    const auto atomics = fabric.rank() == 0 ? AtomicsBy::kAutomatic : AtomicsBy::kOwner;
+    const absl::Status differ =
+        HashTable<1>::create(all, {.buckets = 64, .atomics = atomics}, soon()).status();
+    EXPECT_EQ(differ.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(differ.message()), HasSubstr("another TableOptions::atomics"));
   });
 }
 
