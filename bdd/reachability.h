@@ -63,7 +63,9 @@ struct ReachOptions {
   // ends.
   std::string checkpoint{};
   double checkpoint_seconds = 5;
-  // Stop after this number of levels; 0: no limit.
+  // Stop after this number of levels (Strategy), those of a checkpoint that the search continues
+  // included; 0: no limit. ReachResult::complete tells whether all states were reached by then. The
+  // last checkpoint is that of the result, so a search with a higher limit continues from it.
   uint64_t most_levels = 0;
 };
 

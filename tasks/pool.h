@@ -372,7 +372,8 @@ template <auto F, typename... A>
   return internal::run_here<F>(internal::deque.head, S::pack(std::forward<A>(arguments)...));
 }
 
-// Spawns children of one function, and syncs them in reverse order. Its destructor finishes the
+// Spawns children of one function. sync() returns their results in the reverse order of the spawns,
+// that of the last child first, whichever child ends first. Its destructor finishes the
 // children that were not synced, for example because an exception was thrown, and drops their
 // results. Objects of one task are destroyed in the reverse order of their first spawns: local
 // variables are. Belongs to the task that creates it.
@@ -453,7 +454,10 @@ struct PoolOptions {
   size_t attempts = 0;
   // As TaskOptions::atomics. Must be equal in all workers.
   RemoteAtomics atomics = RemoteAtomics::kAutomatic;
-  // Time limit for create(), and for exchanging the result after a run.
+  // Time limit for create(). In each run, also for the meeting of all workers after the last task,
+  // in which they exchange the result; with PoolTermination::kStatusScan, also for the meeting
+  // before the first task. The tasks have no limit. A worker that comes later ends the run with
+  // DEADLINE_EXCEEDED, and every further run().
   std::chrono::milliseconds timeout{30'000};
 };
 
