@@ -179,6 +179,11 @@ std::string_view strategy_name(Strategy strategy) {
 }
 
 absl::StatusOr<ReachResult> reach(const Model& model, const ReachOptions& options) {
+  const Manager* const manager = model.variables.manager();
+  if (manager == nullptr || model.initial.manager() != manager) {
+    return absl::InvalidArgumentError(
+        "the model has no initial states, or no variables: read it from a file, or set both");
+  }
   return Search(model, options).run();
 }
 

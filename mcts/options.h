@@ -144,7 +144,7 @@ static_assert(std::is_trivially_copyable_v<SearchOptions>);
 
 // The search ends at the first limit that is reached, or when the outcome of the root is proved.
 struct SearchLimits {
-  double seconds = 0;       // 0: no limit
+  double seconds = 0;       // 0: no limit; less than 0: no time is left, the search ends at once
   uint64_t iterations = 0;  // 0: no limit
 };
 

@@ -204,7 +204,7 @@ class Search {
     if (root().outcome() != Outcome::kOpen) return Pause::kEnd;
     if (limits.iterations != 0 && iterations() >= limits.iterations) return Pause::kEnd;
     if (time_is_up(limits, stop) || root().visits() >= kMaxVisits) return Pause::kEnd;
-    if (limits.seconds > 0) {
+    if (limits.seconds != 0) {
       const double now = seconds();
       if (options_.stop_when_safe && now >= next_safety_) {
         next_safety_ = now + kSafetyInterval;
@@ -215,7 +215,7 @@ class Search {
   }
   [[nodiscard]] bool time_is_up(const SearchLimits& limits, const std::atomic<bool>* stop) const {
     return (stop != nullptr && stop->load(std::memory_order_relaxed)) ||
-           (limits.seconds > 0 && seconds() >= limits.seconds);
+           (limits.seconds != 0 && seconds() >= limits.seconds);
   }
   // Returns true if no other move can reach the visits of the best move in the time that is left.
   // Moves that are proved losses, or pruned, do not count: rollouts choose them no more. Always

@@ -294,6 +294,8 @@ absl::Status TaskPool::run_first(const pool::internal::Kind& kind, std::byte* pa
   // Two keys in turn. When rank 0 stores the result of run n, all workers have entered the fence of
   // run n - 1. So they have read the result of run n - 2, whose key is used again.
   const std::string key = parts_->name + " result " + std::to_string(++parts_->runs % 2);
+  const uint32_t id = kind.registration->id.load(std::memory_order_relaxed);
+  const std::string function(reinterpret_cast<const char*>(&id), sizeof id);
   const bool first = rank() == 0;
   PoolWaitHook hook(worker);
   std::string text;
@@ -307,8 +309,8 @@ absl::Status TaskPool::run_first(const pool::internal::Kind& kind, std::byte* pa
     const ScopedWaitHook scoped(hook);
     if (first) {
       const PoolWorker::FirstResult ended = worker.run_first(kind, payload);
-      // The first byte is 'x' if the first task threw, else 'v'.
-      text = ended.failure.empty() ? "v" : "x" + ended.failure;
+      // The id of the function. Then 'x' if the first task threw, else 'v'.
+      text = function + (ended.failure.empty() ? "v" : "x" + ended.failure);
       if (ended.failure.empty()) {
         text.append(reinterpret_cast<const char*>(payload), kind.result_bytes);
       }
@@ -327,6 +329,12 @@ absl::Status TaskPool::run_first(const pool::internal::Kind& kind, std::byte* pa
     if (result.ok()) text = *std::move(result);
   }
   if (!status.ok()) return parts_->break_run(status);
+  if (!text.starts_with(function)) {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+                      exchange.label(0) + " ran another function",
+                      "call TaskPool::run() with the same function in every process");
+  }
+  text.erase(0, function.size());
   if (!text.empty() && text[0] == 'x') {
     return make_error(absl::StatusCode::kAborted, ErrorScope::kOperation,
                       "the first task threw: " + text.substr(1));

@@ -1,6 +1,7 @@
 #include "tasks/runtime.h"
 
 #include <chrono>
+#include <cstring>
 #include <optional>
 #include <span>
 #include <string>
@@ -188,8 +189,9 @@ absl::StatusOr<std::string> TaskRuntime::run_bytes(tasks::ChildFunction root, ui
   if (rank() == 0) {
     const absl::StatusOr<Worker::RootResult> result = parts_->worker->run_root(root, first, second);
     if (!result.ok()) return breaks(result.status());
-    // The first byte is 'x' if root threw, else 'v'.
-    text = result->exception.has_value() ? "x" + *result->exception : "v";
+    // The address of root, which is equal in all workers. Then 'x' if root threw, else 'v'.
+    text.assign(reinterpret_cast<const char*>(&root), sizeof root);
+    text += result->exception.has_value() ? "x" + *result->exception : "v";
     if (!result->exception.has_value()) {
       text.append(reinterpret_cast<const char*>(result->bytes.data()), result->bytes.size());
     }
@@ -206,11 +208,18 @@ absl::StatusOr<std::string> TaskRuntime::run_bytes(tasks::ChildFunction root, ui
     if (!result.ok()) return breaks(result.status());
     text = *std::move(result);
   }
-  if (text[0] == 'x') {
-    return make_error(absl::StatusCode::kAborted, ErrorScope::kOperation,
-                      "the first task threw: " + text.substr(1));
+  if (std::memcmp(text.data(), &root, sizeof root) != 0) {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+                      parts_->exchange.label(0) + " ran another function",
+                      "call TaskRuntime::run() with the same function in every worker");
   }
-  return text.substr(1);
+  const char form = text[sizeof root];
+  text.erase(0, sizeof root + 1);
+  if (form == 'x') {
+    return make_error(absl::StatusCode::kAborted, ErrorScope::kOperation,
+                      "the first task threw: " + text);
+  }
+  return text;
 }
 
 Rank TaskRuntime::rank() const { return static_cast<uint32_t>(parts_->exchange.rank()); }

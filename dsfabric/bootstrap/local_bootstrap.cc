@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <sys/socket.h>
 
+#include <atomic>
 #include <cstring>
 #include <string>
 
@@ -26,12 +27,17 @@ absl::StatusOr<int> inherited_socket(const std::string& text) {
                       absl::StrCat(kLaunchSocketVariable, " is malformed: '", text, "'"),
                       "leave it as cariama-run set it");
   }
+  // Two fabrics on one socket would take each other's answers.
+  static std::atomic<pid_t> joined{0};
   uint64_t cookie = 0;
   socklen_t length = sizeof cookie;
-  if (getsockopt(socket, SOL_SOCKET, SO_COOKIE, &cookie, &length) != 0 || cookie != wanted) {
+  const bool open =
+      getsockopt(socket, SOL_SOCKET, SO_COOKIE, &cookie, &length) == 0 && cookie == wanted;
+  if (!open || joined.exchange(getpid()) == getpid()) {
     return make_error(
         absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
-        "the socket that cariama-run gave to this process is not open here",
+        open ? "this process has joined the job already"
+             : "the socket that cariama-run gave to this process is not open here",
         absl::StrCat("join once per process, in the process that cariama-run started (exec is "
                      "allowed); to start a separate job from it, unset ",
                      kLaunchSocketVariable));

@@ -57,7 +57,7 @@ class PaperSearch {
     double next_report = interval;
     const auto finished = [&] {
       return (stop != nullptr && stop->load(std::memory_order_relaxed)) ||
-             (limits.seconds > 0 && seconds() >= limits.seconds) || tree_.full() ||
+             (limits.seconds != 0 && seconds() >= limits.seconds) || tree_.full() ||
              host_.living() < host_.size();
     };
     while (!finished() && (limits.iterations == 0 || begun < limits.iterations)) {

@@ -278,6 +278,16 @@ TEST(Agreement, AnExceptionInOneProcessEndsIt) {
   EXPECT_THAT(std::string(ended.message()), HasSubstr("3"));
 }
 
+TEST(Operands, AModelWithoutStatesIsRefused) {
+  const absl::Status empty = reach(Model{}, {}).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(empty)) << empty;
+  with_manager(1, small(), [](Manager& manager) {
+    Model model;
+    model.variables = manager.cube({0});
+    EXPECT_TRUE(absl::IsInvalidArgument(reach(model, {}).status()));
+  });
+}
+
 TEST(Operands, OfAnotherManagerAreRefused) {
   with_manager(1, small(), [](Manager& a) {
     with_manager(1, small(), [&](Manager& b) {

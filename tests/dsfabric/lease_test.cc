@@ -186,6 +186,21 @@ TEST(Lease, MustBeFourHeartbeats) {
   });
 }
 
+TEST(Heartbeat, AndTimeoutMustBePositive) {
+  run_test_processes(1, [](Exchange& exchange) {
+    for (const int wrong : {0, -1}) {
+      FabricOptions options;
+      options.heartbeat = std::chrono::milliseconds(wrong);
+      EXPECT_TRUE(absl::IsInvalidArgument(fabric_of_group(exchange, options).status()));
+      options = {};
+      options.timeout = std::chrono::milliseconds(wrong);
+      const absl::Status status = fabric_of_group(exchange, options).status();
+      EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
+      EXPECT_THAT(status.ToString(), HasSubstr("FabricOptions::heartbeat and timeout"));
+    }
+  });
+}
+
 TEST(Lease, MustBeEqualInAllProcesses) {
   run_test_processes(2, [](Exchange& exchange) {
     FabricOptions options;

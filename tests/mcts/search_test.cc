@@ -364,6 +364,15 @@ TEST(Search, TimeIsALimit) {
   EXPECT_EQ(result.moves.size(), 7u);  // even if no rollout completed in time
 }
 
+// As the time that is left of a budget may be.
+TEST(Search, NegativeTimeEndsAtOnce) {
+  const auto host = local_host(1);
+  Search<ConnectFour> search(*host);
+  const auto result = search.run(ConnectFour(), {.seconds = -1, .iterations = 100'000'000});
+  EXPECT_LT(result.iterations, 1'000'000u);
+  EXPECT_EQ(result.moves.size(), 7u);
+}
+
 // Two searches of one host have one tree at a time, that of the last run.
 TEST(Search, AnotherSearchOfTheHostReplacesTheTree) {
   const auto host = local_host(1);

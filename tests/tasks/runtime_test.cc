@@ -283,6 +283,21 @@ TEST(Runtime, FailInAnotherThread) {
       "TaskPromise::fail()");
 }
 
+TEST(Runtime, RunOfDifferentFunctionsIsAnError) {
+  testing::with_workers(2, {}, [](TaskRuntime& runtime) {
+    const auto first = [] { return 1; };
+    const auto second = [] { return 2; };
+    const auto result = runtime.rank() == 0 ? runtime.run(first) : runtime.run(second);
+    if (runtime.rank() == 0) {
+      EXPECT_EQ(result.value_or(0), 1);
+    } else {
+      EXPECT_TRUE(absl::IsFailedPrecondition(result.status())) << result.status();
+      EXPECT_THAT(result.status().ToString(), HasSubstr("with the same function"));
+    }
+    EXPECT_EQ(runtime.run(second).value_or(0), 2) << "the runtime is usable afterwards";
+  });
+}
+
 // A promise is plain data, so it can be used after the end of its runtime.
 TEST(RuntimeDeathTest, WithoutARuntime) {
   EXPECT_EXIT(resume(SuspendedTask{}), ::testing::ExitedWithCode(70),

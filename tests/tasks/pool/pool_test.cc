@@ -512,6 +512,20 @@ uint64_t loses_a_worker(uint64_t) {
   return second.sync() + first.sync();
 }
 
+TEST(Pool, RunOfDifferentFunctionsIsAnError) {
+  run_process_job(2, {}, [](Fabric& fabric) {
+    auto pool = must(TaskPool::create(fabric, {}));
+    const auto result = fabric.rank() == 0 ? pool->run<leaf>(0) : pool->run<dies>(0);
+    if (fabric.rank() == 0) {
+      EXPECT_TRUE(result.ok()) << result.status();
+    } else {
+      EXPECT_TRUE(absl::IsFailedPrecondition(result.status())) << result.status();
+      EXPECT_THAT(result.status().ToString(), HasSubstr("with the same function"));
+    }
+    EXPECT_EQ(pool->run<pool_fib>(10).value_or(0), 55) << "the pool is usable afterwards";
+  });
+}
+
 TEST(Pool, AKilledWorkerEndsTheRunWithItsName) {
   Shared<Victim> victim;
   state_of_victim = &victim;
