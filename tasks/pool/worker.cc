@@ -4,6 +4,8 @@
 #include <cstdio>
 #include <cstring>
 #include <stdexcept>
+#include <string>
+#include <thread>
 #include <utility>
 
 #include "dtutils/error.h"
@@ -22,6 +24,7 @@ const std::atomic<uint64_t> kAlwaysBlocked{pool::internal::kBlocked};
 Cell no_cells[2];
 // How long a worker that sees that a peer has left looks for the death that is the cause.
 constexpr std::chrono::seconds kCausePatience{1};
+constexpr std::chrono::milliseconds kCausePause{1};
 constexpr uintptr_t kNever = UINTPTR_MAX & ~uintptr_t{63};
 pool::internal::Deque unused_deque() {
   return {no_cells + 1, no_cells + 1, reinterpret_cast<Cell*>(kNever), no_cells + 1,
@@ -31,6 +34,12 @@ bool a_run_is_active() { return pool::internal::deque.limit != no_cells + 1; }
 
 uint64_t nanoseconds(std::chrono::steady_clock::duration time) {
   return static_cast<uint64_t>(std::chrono::nanoseconds(time).count());
+}
+
+absl::Status cannot_be_completed(const std::string& why) {
+  return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                    "the run of the task pool cannot be completed: " + why,
+                    "start the job again, from a checkpoint of the application if it has one");
 }
 
 [[noreturn]] void misused(const char* text) { throw std::logic_error(text); }
@@ -121,8 +130,26 @@ void PoolWorker::fail(absl::Status status) {
 
 void PoolWorker::check_or_break(const absl::Status& status) {
   if (status.ok()) return;
+  if (broken_.ok() && absl::IsUnavailable(status)) await_cause();
   fail(status);
   throw RunIsBroken();
+}
+
+// A transfer to a peer has failed. The peer may live, and may have left the run because a third
+// process is dead: that process is the cause. Waits for some time until the fabric has noticed it.
+void PoolWorker::await_cause() {
+  const auto deadline = steady_clock::now() + kCausePatience;
+  while (broken_.ok() && steady_clock::now() < deadline) {
+    std::string dead;
+    for (uint32_t peer = 0; peer < static_cast<uint32_t>(access_.size()); ++peer) {
+      const absl::Status alive = fabric_.peer_status(peer);
+      if (alive.ok()) continue;
+      dead +=
+          (dead.empty() ? "" : "; ") + fabric_.label(peer) + ": " + std::string(alive.message());
+    }
+    if (!dead.empty()) return fail(cannot_be_completed(dead));
+    std::this_thread::sleep_for(kCausePause);
+  }
 }
 template <typename T>
 T PoolWorker::value_or_break(absl::StatusOr<T> value) {
@@ -644,9 +671,7 @@ void PoolWorker::check_peers() {
     if (steady_clock::now() < *left_until_) return;
   }
   failed += (failed.empty() || left.empty() ? "" : "; ") + left;
-  fail(make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-                  "the run of the task pool cannot be completed: " + failed,
-                  "start the job again, from a checkpoint of the application if it has one"));
+  fail(cannot_be_completed(failed));
 }
 
 PoolStatistics PoolWorker::statistics() const {

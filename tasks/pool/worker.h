@@ -146,6 +146,7 @@ class PoolWorker {
   }
   // If `status` is an error, leaves the run with it: throws RunIsBroken.
   void check_or_break(const absl::Status& status);
+  void await_cause();
   template <typename T>
   T value_or_break(absl::StatusOr<T> value);
   // Runs a task whose arguments are in `payload`, and finishes the children that it has not synced.
