@@ -9,6 +9,7 @@
 #include "dht/bucket_scan.h"
 #include "dsfabric/fabric.h"
 #include "dtutils/error.h"
+#include "dtutils/trace.h"
 
 namespace cariama {
 namespace {
@@ -436,6 +437,8 @@ void TableEngine::swap_word(Slot& slot) {
   GlobalAddress address = core_.share(slot.owner).address;
   address.address += (position * core_.words() + slot.word) * sizeof(uint64_t);
   slot.stage = Slot::Stage::kTaken;
+  trace_instant("dht", slot.word + 1 == core_.words() ? "publish key" : "claim key", "rank",
+                slot.owner);
   slot.swap =
       memory_->try_compare_exchange(global_ptr<uint64_t>(address), 0, slot.stored[slot.word]);
   if (const absl::Status& started = slot.swap.start_status();

@@ -29,12 +29,28 @@
 #include "dtutils/error.h"
 #include "dtutils/file_descriptor.h"
 #include "dtutils/internal/trace_clock.h"
+#include "dtutils/internal/trace_observer.h"
 #include "dtutils/json.h"
 
 namespace cariama {
 namespace internal {
 
 constinit std::atomic<bool> trace_on{false};
+
+namespace {
+constinit std::atomic<TraceObserver> observer{nullptr};
+}  // namespace
+
+void set_trace_observer(TraceObserver observes) {
+  observer.store(observes, std::memory_order_release);
+}
+
+uint64_t trace_begin(const char* category, const char* name) {
+  if (TraceObserver const observes = observer.load(std::memory_order_acquire)) {
+    observes(category, name);
+  }
+  return trace_now();
+}
 
 uint64_t trace_now() {
   return static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::nanoseconds>(

@@ -46,6 +46,8 @@ inline constexpr size_t kMaxTraceEvents = size_t{1} << 20;
 namespace internal {
 CARIAMA_DTUTILS_EXPORT extern std::atomic<bool> trace_on;
 CARIAMA_DTUTILS_EXPORT uint64_t trace_now();  // ns, never 0
+// Calls the observer (dtutils/internal/trace_observer.h), and returns trace_now().
+CARIAMA_DTUTILS_EXPORT uint64_t trace_begin(const char* category, const char* name);
 // `duration` in ns for 'X', else 0. For 's' and 'f' `value` is the id of the arrow.
 CARIAMA_DTUTILS_EXPORT void trace_record(char phase, const char* category, const char* name,
                                          uint64_t start, uint64_t duration, const char* argument,
@@ -87,7 +89,8 @@ CARIAMA_DTUTILS_EXPORT void name_trace_thread(std::string_view name);
 inline void trace_instant(const char* category, const char* name, const char* argument = nullptr,
                           uint64_t value = 0) {
   if (trace_enabled()) [[unlikely]] {
-    internal::trace_record('i', category, name, internal::trace_now(), 0, argument, value);
+    const uint64_t now = internal::trace_begin(category, name);
+    internal::trace_record('i', category, name, now, 0, argument, value);
   }
 }
 
@@ -117,7 +120,7 @@ class TraceScope {
  public:
   TraceScope(const char* category, const char* name, const char* argument = nullptr,
              uint64_t value = 0)
-      : start_(trace_enabled() ? internal::trace_now() : 0),
+      : start_(trace_enabled() ? internal::trace_begin(category, name) : 0),
         category_(category),
         name_(name),
         argument_(argument),

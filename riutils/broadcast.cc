@@ -15,6 +15,7 @@
 #include "dsfabric/call_source.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"
+#include "dtutils/trace.h"
 #include "riutils/channel_sender.h"
 #include "riutils/internal/broadcast_wire.h"
 #include "riutils/internal/runtime.h"
@@ -263,6 +264,7 @@ absl::Status Node::send_part(uint32_t rank, BroadcastPart& part, const std::stri
 
 absl::Status Node::send(uint64_t child, BroadcastRoute* route) {
   const Rank rank = rank_of(child);
+  const TraceScope trace("riutils", "broadcast: send to child", "rank", rank);
   BroadcastPart part = part_;
   part.payload = {};
   part.function_bytes = function_.size();

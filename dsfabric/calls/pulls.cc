@@ -8,6 +8,7 @@
 #include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/calls/running_call.h"
 #include "dtutils/internal/start_thread.h"
+#include "dtutils/trace.h"
 
 namespace cariama::internal {
 namespace {
@@ -30,6 +31,7 @@ void pull_and_run(IncomingCall& call, const RemoteMemoryLocator& source, Pulling
 }
 
 std::unique_ptr<Pulls::Pull> Pulls::begin(uint32_t rank, const RemoteMemoryLocator& source) {
+  const TraceScope trace("dsfabric", "begin pull", "bytes", source.length);
   auto pull = std::make_unique<Pull>(memory_.general());
   pull->rank = rank;
   pull->size = source.length;
@@ -56,6 +58,7 @@ void Pulls::run(uint32_t rank, const RemoteMemoryLocator& source, PulledFunction
   if (pull->connection != nullptr) {
     throw_unless_ok(sender_.await_transfer(*pull->connection, pull->done));
   }
+  const TraceScope trace("dsfabric", "call with pulled buffer", "bytes", pull->size);
   function.run(pull->buffer.get_buffer(), pull->size);
 }
 
@@ -102,6 +105,7 @@ size_t Pulls::run_arrived() {
     const std::optional<NotifyTarget> notify = pull->notify;
     const RunningScope running(job_.fabric(), rank);
     IncomingCall call;
+    const TraceScope trace("dsfabric", "call with pulled buffer", "bytes", pull->size);
     try {
       throw_unless_ok(pull->done.status());
       pull->function->run(pull->buffer.get_buffer(), pull->size);

@@ -6,6 +6,7 @@
 #include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/calls/running_call.h"
 #include "dtutils/error.h"
+#include "dtutils/trace.h"
 
 namespace cariama::internal {
 
@@ -72,6 +73,7 @@ void Replies::answer(uint32_t to, const NotifyTarget* wanted, const IncomingCall
     if (call.outcome == CallOutcome::kThrew) report_exception(to, call);
     return;
   }
+  const TraceScope trace("dsfabric", "answer", "bytes", result.size());
   const uint64_t handle = wanted->handle;
   const bool done = call.outcome == CallOutcome::kDone;
   if (done && answer_in_slot(to, handle, result)) return;

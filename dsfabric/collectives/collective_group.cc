@@ -417,6 +417,7 @@ void CollectiveGroup::arrive(uint32_t from, const CollectivePacket& packet,
 // ---- Sending ------------------------------------------------------------------------------------
 
 bool CollectiveGroup::send(uint32_t to, const CollectivePacket& packet, std::string_view piece) {
+  const TraceScope trace("dsfabric", "send part of a collective", "rank", to);
   return traffic_.sending(to, [&] {
     // Never blocks: RetryAsync defers the call if there is no credit.
     return service_call<RetryAsync>(

@@ -11,6 +11,7 @@
 #include "dsfabric/peers/connect_deadline.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"
+#include "dtutils/trace.h"
 
 namespace cariama {
 namespace {
@@ -46,6 +47,7 @@ absl::StatusOr<uint64_t> DistributedLock::attempt(uint64_t expected, Deadline de
   if (lifecycle.is_closed()) return lifecycle.closed_error();
   // If an earlier attempt is in flight, it counts instead: it may have taken the lock.
   if (!expected_in_flight_) {
+    trace_instant("dsfabric", "try to take lock", "rank", word_.rank());
     const internal::ScopedConnectDeadline scope(deadline);
     in_flight_ = memory_.compare_exchange(word_, expected, self_);
     expected_in_flight_ = expected;
@@ -53,7 +55,10 @@ absl::StatusOr<uint64_t> DistributedLock::attempt(uint64_t expected, Deadline de
   auto before = in_flight_.wait(deadline);
   if (!in_flight_.done()) return before;
   before = in_flight_.wait(kForever);  // done: returns immediately, also if the deadline was first
-  if (before.ok() && *before == *expected_in_flight_) held_ = true;
+  if (before.ok() && *before == *expected_in_flight_) {
+    held_ = true;
+    trace_instant("dsfabric", "lock taken", "rank", word_.rank());
+  }
   expected_in_flight_.reset();
   return before;
 }
@@ -142,6 +147,7 @@ absl::Status DistributedLock::release() {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
                       "release() of a distributed lock that is not held");
   }
+  trace_instant("dsfabric", "release lock", "rank", word_.rank());
   auto before = memory_.compare_exchange(word_, self_, 0).wait(kForever);
   if (!before.ok()) return before.status();
   held_ = false;

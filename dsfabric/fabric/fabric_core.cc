@@ -48,6 +48,7 @@ absl::StatusOr<std::unique_ptr<FabricCore>> FabricCore::create(
     const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap) {
   auto job = FabricJob::join(options, std::move(bootstrap));
   if (!job.ok()) return job.status();
+  trace_instant("dsfabric", "join job");
   // Before the first thread is started.
   if ((*job)->size() > 1) report_crashes((*job)->label((*job)->rank()));
   std::unique_ptr<FabricCore> core(new FabricCore(*std::move(job)));
@@ -64,6 +65,7 @@ absl::StatusOr<std::unique_ptr<FabricCore>> FabricCore::create(
 }
 
 absl::Status FabricCore::start(Fabric* fabric, const BrokerMaker& broker_of) {
+  const TraceScope trace("dsfabric", "start fabric");
   job_->set_fabric(fabric);
   name_in_trace(*job_);
   auto statistics = JobStatistics::start(*job_);

@@ -16,6 +16,7 @@
 #include "dsfabric/serializer.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/exception_error.h"
+#include "dtutils/trace.h"
 
 namespace cariama::internal {
 namespace {
@@ -113,6 +114,7 @@ absl::StatusOr<T> Shutdown::wait_for(uint32_t rank, const std::string& key, Dead
 absl::StatusOr<ParticipationResult> Shutdown::run_round(const std::string& key,
                                                         const ParticipationReport& mine,
                                                         Deadline deadline) {
+  const TraceScope trace("dsfabric", "finalize: round");
   if (absl::Status put = put_saved(job_.bootstrap(), key, mine); !put.ok()) return put;
   const auto has_ended = [](const absl::Status& status) {
     return absl::IsUnavailable(status) && error_scope(status) == ErrorScope::kPeer;

@@ -329,6 +329,7 @@ absl::StatusOr<bool> PeerTable::offer(Peer& peer, Deadline deadline) {
 }
 
 absl::Status PeerTable::confirm(Peer& peer, Deadline deadline) {
+  const TraceScope trace("dsfabric", "confirm connection", "rank", peer.rank);
   uint64_t attempt = 0;
   {
     const std::lock_guard lock(peer.mutex);
@@ -388,6 +389,7 @@ absl::StatusOr<std::string> PeerTable::answer_question(Peer& peer, uint64_t atte
 }
 
 absl::Status PeerTable::receive_ready(Peer& peer, uint64_t attempt) {
+  trace_instant("dsfabric", "connection confirmed", "rank", peer.rank);
   {
     const std::lock_guard lock(peer.mutex);
     const bool counts = peer.state() != PeerState::kAnswered || attempt == peer.answered;

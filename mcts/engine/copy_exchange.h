@@ -103,6 +103,7 @@ class CopyExchange final : public LocalInstance {
   // Until the answer arrives the child is marked as being created. No rollout reaches the node
   // before, so the counts of the move at the copy are complete whatever the answer is.
   void offer_child(const Copy<G>& copy, Node<G>& node, int move) {
+    const TraceScope trace("mcts", "offer child");
     if (!host_.alive(copy.name.rank) || !node.claim_child(move)) return;
     G position = node.state();
     position.play(node.move(move));
@@ -522,6 +523,7 @@ class CopyExchange final : public LocalInstance {
   // the child of the move. If a third process is creating the child, the answer waits for
   // end_creation(): a process that got another answer would offer again and again.
   void answer_offer(Node<G>& node, const Offer& offer) {
+    const TraceScope trace("mcts", "answer offer");
     if (tree_.living_child(node, offer.move).none() && host_.alive(offer.name.rank)) {
       static_cast<void>(node.publish_child(offer.move, Ref(offer.name)));
     }

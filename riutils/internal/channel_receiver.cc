@@ -82,7 +82,7 @@ size_t ChannelReceiver::run_traced(size_t most) {
     const bool begins = !is_inside_publication();
     // The time is taken after the publication was seen, and so after its arrow has begun.
     if (begins && !has_word()) break;
-    const uint64_t start = trace_now();
+    const uint64_t start = trace_begin("riutils", "run");
     const uint64_t offset = consumed_bytes();
     const std::byte* const before = position_;
     size_t ran = run_arrived(begins ? 1 : most - calls);
