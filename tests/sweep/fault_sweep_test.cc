@@ -19,6 +19,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -156,8 +157,10 @@ void expect_named(const absl::Status& status, Fault fault) {
   const bool late =
       (fault == Fault::kStop || fault == Fault::kLostOperation) && absl::IsDeadlineExceeded(status);
   EXPECT_TRUE(absl::IsUnavailable(status) || late) << status;
+  // Two survivors may wait for each other, and only one of them for the victim: whose deadline is the
+  // first depends on the load.
   EXPECT_THAT(std::string(status.message()),
-              HasSubstr(fault == Fault::kLostOperation ? "rank " : "rank 1"));
+              HasSubstr(late || fault == Fault::kLostOperation ? "rank " : "rank 1"));
   EXPECT_NE(fault, Fault::kFork) << status;
 }
 
@@ -223,9 +226,11 @@ void run_member(Exchange& exchange, const SweepPhase& phase, Cell& cell, SweepBo
       if (!is_victim && cell.fault != Fault::kLostOperation) expect_intact(*fabric, *member.self);
     }
     member.self.reset();
+    // Nobody is connected to the victim, so no lease ends.
+    const bool is_created_only = phase.name == "create";
     const absl::Status ended = fabric->finalize(soon());
     if (ended.ok()) ++board.finalized;
-    if (cell.fault == Fault::kLostOperation) {
+    if (cell.fault == Fault::kLostOperation || (is_created_only && cell.fault == Fault::kStop)) {
       expect_named(ended, cell.fault);
     } else if (!is_victim || !board.reached) {
       must(ended);
@@ -267,6 +272,18 @@ class FaultSweepBase : public ::testing::Test {
           if (exchange.rank() == 0 && cell.fault == Fault::kStop) continue_victim(board);
         },
         options);
+  }
+
+  // Which tasks are stolen depends on the scheduling of the processes: a job may not reach a step of
+  // theirs, and then ends without a fault.
+  static void repeat_until_reached(const std::function<void(SweepBoard&)>& run_job) {
+    bool reached = false;
+    for (int i = 0; i < 20 && !reached; ++i) {
+      Shared<SweepBoard> board;
+      run_job(*board);
+      reached = board->reached;
+    }
+    EXPECT_TRUE(reached) << "the phase has no such step";
   }
 
   static void print_row(std::string_view phase, const Cell& cell, double seconds,
@@ -350,24 +367,24 @@ TEST_P(TaskSweep, EndsAtEachStep) {
   for (const std::string_view step : sweep_task_steps()) {
     SCOPED_TRACE(std::string(step));
     const int failed_before = failed_parts();
-    Shared<SweepBoard> board;
     Cell cell{GetParam(), std::string(step), "shm"};
     const std::string errors = folder_ + "/errors";
     const auto begin = std::chrono::steady_clock::now();
-    const absl::Status status = run(cell, *board, [&](Exchange& exchange) {
-      const int file = open(errors.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
-      dup2(file, STDERR_FILENO);
-      close(file);
-      must(run_sweep_tasks(exchange, *board));
+    repeat_until_reached([&](SweepBoard& board) {
+      const absl::Status status = run(cell, board, [&](Exchange& exchange) {
+        const int file = open(errors.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
+        dup2(file, STDERR_FILENO);
+        close(file);
+        must(run_sweep_tasks(exchange, board));
+      });
+      if (cell.fault == Fault::kKill && board.reached) {
+        EXPECT_THAT(status.ToString(), AllOf(HasSubstr("rank 0 exited with code 70"),
+                                             HasSubstr("rank 2 exited with code 70")));
+        EXPECT_THAT(text_of(errors), HasSubstr("rank 1"));
+      } else {
+        EXPECT_TRUE(status.ok()) << status << text_of(errors);
+      }
     });
-    EXPECT_TRUE(board->reached) << "the phase has no such step";
-    if (cell.fault == Fault::kKill) {
-      EXPECT_THAT(status.ToString(), AllOf(HasSubstr("rank 0 exited with code 70"),
-                                           HasSubstr("rank 2 exited with code 70")));
-      EXPECT_THAT(text_of(errors), HasSubstr("rank 1"));
-    } else {
-      EXPECT_TRUE(status.ok()) << status << text_of(errors);
-    }
     print_row("tasks", cell,
               std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(),
               failed_parts() != failed_before ? "**failed**" : "ends");

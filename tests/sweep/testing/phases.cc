@@ -87,7 +87,7 @@ absl::Status call_one_sided(SweepMember& member) {
   options.chunk_bytes = 4096;
   options.timeout = milliseconds(20'000);
   RDMAMessenger messenger(*member.self, member.fabric.thread_of(member.next()), options);
-  static uint64_t sum;
+  static std::atomic<uint64_t> sum{0};
   std::vector<std::byte> buffer(100'000, std::byte{7});
   for (uint64_t round = 1; step.ok() && round <= 20; ++round) {
     for (int i = 0; step.ok() && i < 100; ++i) {
@@ -178,8 +178,17 @@ absl::Status take_locks(SweepMember& member) {
   return step.status();
 }
 
+// Until the victim has reached the step, all other workers are slow: so the victim steals, and waits
+// for tasks that others have stolen from it.
+SweepMember* member_of_pool = nullptr;
 uint64_t sweep_fib(uint64_t n) {
   if (n < 2) return n;
+  if (n == 12 && member_of_pool->rank() != kSweepVictim) {
+    const Deadline deadline = deadline_after(std::chrono::microseconds(100));
+    while (!member_of_pool->board.reached && std::chrono::steady_clock::now() < deadline) {
+      pool::communicate();
+    }
+  }
   pool::spawn<sweep_fib>(n - 1);
   const uint64_t second = pool::call<sweep_fib>(n - 2);
   return pool::sync<sweep_fib>() + second;
@@ -204,6 +213,7 @@ absl::Status run_pool(SweepMember& member) {
   if (!step.ok()) return step.status();
   step(Collectives(member.fabric).barrier(soon()));
   if (!step.ok()) return step.status();
+  member_of_pool = &member;
   const auto pool = step(TaskPool::create(member.fabric, {}));
   for (int round = 0; step.ok() && begin_round(member, round); ++round) {
     const auto result = step((*pool)->run<sweep_fib>(26));
@@ -229,11 +239,13 @@ absl::Status use_table(SweepMember& member) {
     (*access)->find_or_put(keys, first);
     (*access)->find_or_put(keys, second);
     for (size_t i = 0; i < keys.size(); ++i) {
-      const uint32_t owner = (*table)->owner_of(keys[i]);
-      if (!member.fabric.peer_status(owner).ok()) continue;
+      // An owner may be lost before or after the first operation.
+      if (first[i].outcome == TableOutcome::kUnavailable ||
+          second[i].outcome == TableOutcome::kUnavailable) {
+        continue;
+      }
       step.check(first[i].outcome == TableOutcome::kInserted, "a new key was not inserted");
-      step.check(second[i] == TableResult({first[i].index, TableOutcome::kFound}),
-                 "a key of a survivor is lost");
+      step.check(second[i] == TableResult({first[i].index, TableOutcome::kFound}), "a key is lost");
     }
     step((*access)->status());
   }
