@@ -157,8 +157,8 @@ void expect_named(const absl::Status& status, Fault fault) {
   const bool late =
       (fault == Fault::kStop || fault == Fault::kLostOperation) && absl::IsDeadlineExceeded(status);
   EXPECT_TRUE(absl::IsUnavailable(status) || late) << status;
-  // Two survivors may wait for each other, and only one of them for the victim: whose deadline is the
-  // first depends on the load.
+  // Two survivors may wait for each other, and only one of them for the victim: whose deadline is
+  // the first depends on the load.
   EXPECT_THAT(std::string(status.message()),
               HasSubstr(late || fault == Fault::kLostOperation ? "rank " : "rank 1"));
   EXPECT_NE(fault, Fault::kFork) << status;
@@ -274,8 +274,8 @@ class FaultSweepBase : public ::testing::Test {
         options);
   }
 
-  // Which tasks are stolen depends on the scheduling of the processes: a job may not reach a step of
-  // theirs, and then ends without a fault.
+  // Which tasks are stolen depends on the scheduling of the processes: a job may not reach a step
+  // of theirs, and then ends without a fault.
   static void repeat_until_reached(const std::function<void(SweepBoard&)>& run_job) {
     bool reached = false;
     for (int i = 0; i < 20 && !reached; ++i) {

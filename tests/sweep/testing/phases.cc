@@ -178,8 +178,8 @@ absl::Status take_locks(SweepMember& member) {
   return step.status();
 }
 
-// Until the victim has reached the step, all other workers are slow: so the victim steals, and waits
-// for tasks that others have stolen from it.
+// Until the victim has reached the step, all other workers are slow: so the victim steals, and
+// waits for tasks that others have stolen from it.
 SweepMember* member_of_pool = nullptr;
 uint64_t sweep_fib(uint64_t n) {
   if (n < 2) return n;
