@@ -94,26 +94,27 @@ class Search {
     for (;;) {
       open(limits);
       Pause pause = Pause::kNone;
-      try {
-        while (pause == Pause::kNone) {
-          bool due = false;
-          static_cast<void>(host_.work_until(
-              [&] {
-                pause = reason_to_pause(limits, stop);
-                due = progress && seconds() >= next_report;
-                return due || pause != Pause::kNone;
-              },
-              kForever));
-          if (due && pause == Pause::kNone) {
-            progress(report());
-            next_report = seconds() + interval;
-          }
+      while (pause == Pause::kNone) {
+        bool due = false;
+        static_cast<void>(host_.work_until(
+            [&] {
+              pause = reason_to_pause(limits, stop);
+              due = progress && seconds() >= next_report;
+              return due || pause != Pause::kNone;
+            },
+            kForever));
+        if (!due || pause != Pause::kNone) continue;
+        try {
+          progress(report());
+        } catch (...) {
+          // Otherwise the workers of all processes would continue, on nodes that a later call
+          // frees. (After an exception of work_until() a rollout of this thread never ends, so
+          // drain() would not return.)
+          drain();
+          process_.command(CommandKind::kDropCopies, options_);
+          throw;
         }
-      } catch (...) {
-        // Otherwise the workers of all processes would continue, on nodes that a later call frees.
-        drain();
-        process_.command(CommandKind::kDropCopies, options_);
-        throw;
+        next_report = seconds() + interval;
       }
       drain();
       if (pause != Pause::kFull) break;

@@ -101,14 +101,17 @@ absl::StatusOr<std::unique_ptr<FabricJob>> FabricJob::join(const FabricOptions& 
                       "a fabric needs queue_pairs, receive_units, a send_depth of 2 at least, and "
                       "receive_unit_bytes of 256 at least, a multiple of 8");
   }
-  if (options.heartbeat.count() <= 0 || options.timeout.count() <= 0) {
+  // Service threads would do nothing else than their heartbeats.
+  const int64_t least_heartbeat = options.service_threads == 0 ? 0 : 1;
+  if (options.heartbeat.count() < least_heartbeat || options.timeout.count() <= 0) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
                       "a heartbeat of " + std::to_string(options.heartbeat.count()) +
                           " ms and a timeout of " + std::to_string(options.timeout.count()) + " ms",
                       "set FabricOptions::heartbeat and timeout to 1 ms at least");
   }
-  if (options.lease.count() != 0 && (options.lease < kHeartbeatsOfLease * options.heartbeat ||
-                                     options.lease.count() > UINT32_MAX)) {
+  if (options.lease.count() != 0 &&
+      (options.heartbeat.count() == 0 || options.lease < kHeartbeatsOfLease * options.heartbeat ||
+       options.lease.count() > UINT32_MAX)) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
                       "a lease of " + std::to_string(options.lease.count()) +
                           " ms, but a heartbeat of " + std::to_string(options.heartbeat.count()) +
