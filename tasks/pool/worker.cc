@@ -669,6 +669,8 @@ void PoolWorker::check_peers() {
     // This worker may notice the death later than the worker that left the run because of it.
     if (!left_until_) left_until_ = steady_clock::now() + kCausePatience;
     if (steady_clock::now() < *left_until_) return;
+  } else {
+    await_cause();  // a peer that cannot be read may have left the run and ended its pool
   }
   failed += (failed.empty() || left.empty() ? "" : "; ") + left;
   fail(cannot_be_completed(failed));
