@@ -50,8 +50,7 @@ class NodeTable {
   };
   // Creates a table of a job, with the memory of its look-ups. Collective. Errors: those of
   // HashTable::create, HashTable::access, TableAccess::reserve and agree() (dht/agreement.h);
-  // INVALID_ARGUMENT (more than 2^40 buckets). Every process gets an
-  // error if one does.
+  // INVALID_ARGUMENT (more than 2^40 buckets). Every process gets an error if one does.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<NodeTable>> create(Collectives& all,
                                                                          const JobOptions& options,
                                                                          Deadline deadline);

@@ -94,8 +94,8 @@ struct FabricOptions {
   // Time limit for making a connection, and for each collective step of set-up. More than 0.
   std::chrono::milliseconds timeout{30'000};
   // Interval at which a sleeping service thread wakes to detect failures, to give a sign of life
-  // and to retry deferred work. The arrival of calls does not depend on it. More than 0,
-  // except that with service_threads == 0 it may be 0: at each poll.
+  // and to retry deferred work. The arrival of calls does not depend on it. Must be
+  // more than 0. With service_threads == 0 it may be 0: then at each poll.
   std::chrono::milliseconds heartbeat{100};
   // If not zero: a process that gives no sign of life for this time is considered failed, as if it
   // had died. The process may only be stopped (SIGSTOP, a debugger) or get no processor time.

@@ -101,7 +101,7 @@ absl::StatusOr<std::unique_ptr<FabricJob>> FabricJob::join(const FabricOptions& 
                       "a fabric needs queue_pairs, receive_units, a send_depth of 2 at least, and "
                       "receive_unit_bytes of 256 at least, a multiple of 8");
   }
-  // Service threads would do nothing else than their heartbeats.
+  // With a heartbeat of 0 between service threads, barriers miss their deadlines.
   const int64_t least_heartbeat = options.service_threads == 0 ? 0 : 1;
   if (options.heartbeat.count() < least_heartbeat || options.timeout.count() <= 0) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,

@@ -82,8 +82,7 @@ JobSecret random_secret() {
 JobSecret keyed_hash(std::string_view key, std::string_view text) {
   // exit() would free the state of libcrypto while service threads use it. The first use of
   // libcrypto in the process decides; that of the program may be earlier.
-  static const int kept = OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
-  static_cast<void>(kept);
+  [[maybe_unused]] static const int kept = OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
   JobSecret hash;
   unsigned length = 0;
   // A null key would make HMAC() reuse the previous key.

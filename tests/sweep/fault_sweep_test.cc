@@ -1,10 +1,14 @@
 // The sweep of faults: at each step of each protocol, one process of a job of three is killed,
 // stopped for longer than the lease, forks, or loses an operation. The steps are events of the
-// trace (dtutils/trace.h), so the product needs no hooks of its own.
+// trace (dtutils/trace.h), so the product needs no hooks but the observer of these events.
 //
-// Asserted of each job: it ends in time; each error names the process; the survivors exchange all
-// their calls afterwards, and finish finalize(); they have as many descriptors as before; a stopped
-// process that continues ends its program; no process remains (run_processes()).
+// Asserted of each job: it ends in time; each UNAVAILABLE names the victim; the survivors exchange
+// all their calls afterwards, and finish finalize(); they have as many descriptors as before; a
+// stopped process that continues ends its program; no process remains (run_processes()).
+//
+// Less is asserted where the survivors may lose each other, too: after a lost operation an error
+// names a process of the job, and one process at least finishes finalize(). If the victim stops
+// while the fabrics are created, the survivors end in time, some of them without a fabric.
 //
 // Each job prints a row. With CARIAMA_SWEEP_TABLE=FILE the rows are appended to a file, from which
 // tests/sweep/matrix writes the matrix in docs/reliability.md.
@@ -215,14 +219,14 @@ void run_member(Exchange& exchange, const SweepPhase& phase, Cell& cell, SweepBo
     if (is_victim && board.reached && ends_victim) return;  // was stopped, and is cut off
     if (phase.name == "create" && cell.fault == Fault::kStop) {
       // Another survivor may wait for the victim's part of the creation, and end without a fabric.
-      // Nobody is connected to the victim, so no lease ends.
+      // No process is connected to the victim, so none observes its lease.
       const absl::Status ended = fabric->finalize(deadline_after(kCreation));
       EXPECT_TRUE(ended.ok() || absl::IsUnavailable(ended) || absl::IsDeadlineExceeded(ended))
           << ended;
       return;
     }
     if (phase.name != "finalize" || cell.fault == Fault::kLostOperation) {
-      // Nobody leaves before all have ended the phase.
+      // The others regard a process that leaves as failed, so each stays until all have arrived.
       const auto is_lost = [&] { return !fabric->peer_status(kSweepVictim).ok(); };
       EXPECT_TRUE(fabric->wait_polling(
           [&] { return board.phase_ended == kSweepProcesses || is_lost(); }, soon()));
