@@ -216,8 +216,8 @@ class RoutedGlobal {
     return aggregator_.call(destination, message);
   }
   size_t process_calls_all() { return aggregator_.process_calls(); }
-  [[nodiscard]] CallResult flush_all() { return aggregator_.flush(); }
-  [[nodiscard]] CallResult shutdown_all(Deadline deadline) {
+  [[nodiscard]] absl::Status flush_all() { return aggregator_.flush(); }
+  [[nodiscard]] absl::Status shutdown_all(Deadline deadline) {
     return aggregator_.shutdown(deadline);
   }
 
@@ -254,8 +254,7 @@ class Worker {
 
   void poll() { fabric_.process_calls(); }
   [[nodiscard]] absl::Status close() {
-    const CallResult ended = messenger_.shutdown_all(deadline_after(std::chrono::minutes(2)));
-    return ended.status();
+    return messenger_.shutdown_all(deadline_after(std::chrono::minutes(2)));
   }
 
   // Sends `messages` calls, and runs calls until the job has run all calls of all threads.

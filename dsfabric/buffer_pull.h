@@ -1,6 +1,5 @@
 // Calls whose buffer the destination fetches by RDMA READ (Seriema §3.1, the second call_buffer),
-// the same for all call paths. Also declares the functions by which a running call finds its fabric
-// and its source.
+// the same for all call paths.
 #ifndef CARIAMA_DSFABRIC_BUFFER_PULL_H_
 #define CARIAMA_DSFABRIC_BUFFER_PULL_H_
 
@@ -17,14 +16,7 @@
 #include "dsfabric/fabric.h"
 #include "dtutils/memory.h"
 
-namespace cariama {
-
-// running_fabric() returns the fabric whose call the calling thread is running, or nullptr.
-// running_source() returns the rank of the process that sent that call.
-[[nodiscard]] CARIAMA_DSFABRIC_EXPORT Fabric* running_fabric();
-[[nodiscard]] CARIAMA_DSFABRIC_EXPORT Rank running_source();
-
-namespace internal {
+namespace cariama::internal {
 
 // The function of a call, to be run on the pulled buffer.
 class PulledFunction {
@@ -103,7 +95,6 @@ class PulledCall {
   RemoteMemoryLocator source_;
 };
 
-}  // namespace internal
-}  // namespace cariama
+}  // namespace cariama::internal
 
 #endif  // CARIAMA_DSFABRIC_BUFFER_PULL_H_

@@ -138,7 +138,7 @@ class EventObject {  // of a callback
     event = EventReceiver(state_);
   }
   void sent(const CallResult& result) {
-    if (result.ok()) run_after(Future<void>(std::move(state_)), std::move(callback_));
+    if (result.ok()) run_after(FutureAccess::of(std::move(state_)), std::move(callback_));
   }
 
  private:
@@ -167,7 +167,7 @@ class EventObject<Future<void>*> {
       : state_(std::make_shared<FutureValue<void>>(fabric)) {
     state_->calls(rank, thread);
     event = EventReceiver(state_);
-    *future = Future<void>(state_);
+    *future = FutureAccess::of(state_);
   }
   void sent(const CallResult& result) {
     if (!result.ok()) state_->finish(result.status(), {});
@@ -317,7 +317,7 @@ template <typename Options, typename P, typename F, typename... Args>
     end.result_to_consumed = true;
     const CallResult sent = path.template send<Options>(OutgoingCallView::of(call), end);
     if (!sent.ok()) state->finish(sent.status(), {});
-    return Future<T>(std::move(state));
+    return FutureAccess::of(std::move(state));
   }
 }
 

@@ -49,17 +49,17 @@ class CARIAMA_DSFABRIC_EXPORT CallSourceRegistry {
  public:
   virtual ~CallSourceRegistry() = default;
   // Returns the source of worker `index` of this process. The source lives as long as this object.
-  [[nodiscard]] virtual CallSource& source(uint32_t index) = 0;
+  [[nodiscard]] virtual CallSource& source(ThreadIndex index) = 0;
   // Handles an event that process `rank` sent by post_call_event(). Called in a thread that must
   // not block.
-  virtual void event(uint32_t rank, uint32_t value) = 0;
+  virtual void event(Rank rank, uint32_t value) = 0;
   // Process `rank` is considered failed, and every operation in flight to it has failed.
-  virtual void peer_died(uint32_t rank) = 0;
+  virtual void peer_died(Rank rank) = 0;
   // For termination detection: begun() is the amount of work accepted for `rank`, ended() the
   // amount of work from `rank` that has ended, both in one unit (calls, or bytes). Both only grow.
   // Summed over all processes, ended never exceeds begun.
-  [[nodiscard]] virtual uint64_t begun(uint32_t rank) = 0;
-  [[nodiscard]] virtual uint64_t ended(uint32_t rank) = 0;
+  [[nodiscard]] virtual uint64_t begun(Rank rank) = 0;
+  [[nodiscard]] virtual uint64_t ended(Rank rank) = 0;
   // Called when Fabric::finalize() has detected that all work has ended: from now on no call is
   // accepted. Threads may still poll for calls.
   virtual void finalized() = 0;
@@ -80,44 +80,43 @@ namespace internal {
 // process `rank`: running_fabric() and running_source() return the fabric and `rank`.
 class CARIAMA_DSFABRIC_EXPORT RunningCalls {
  public:
-  RunningCalls(Fabric& fabric, uint32_t rank);
+  RunningCalls(Fabric& fabric, Rank rank);
   ~RunningCalls();
   RunningCalls(const RunningCalls&) = delete;
   RunningCalls& operator=(const RunningCalls&) = delete;
 
  private:
   Fabric* const outer_fabric_;
-  const uint32_t outer_rank_;
+  const Rank outer_rank_;
 };
 
 // Registers a call that waits for an answer from process `rank`, and returns the handle for its
 // NotifyTarget. `ended` is called once, in the thread that receives the answer or detects the
 // failure. Its argument `result`, the result in the answer, is valid during that call.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT uint64_t
-expect_answer(Fabric& fabric, uint32_t rank,
+expect_answer(Fabric& fabric, Rank rank,
               std::function<void(const absl::Status&, std::span<const std::byte> result)> ended);
 // Removes the registration of expect_answer(). Returns false if the answer or the failure came
 // before.
-CARIAMA_DSFABRIC_EXPORT bool forget_answer(Fabric& fabric, uint32_t rank, uint64_t handle);
+CARIAMA_DSFABRIC_EXPORT bool forget_answer(Fabric& fabric, Rank rank, uint64_t handle);
 // Sends the outcome of `call` to process `to`, which sent the call. Does nothing if `wanted` is
 // nullptr, except to print an exception.
-CARIAMA_DSFABRIC_EXPORT void answer_call(Fabric& fabric, uint32_t to, const NotifyTarget* wanted,
+CARIAMA_DSFABRIC_EXPORT void answer_call(Fabric& fabric, Rank to, const NotifyTarget* wanted,
                                          const IncomingCall& call, const std::string& result);
 // Counts and reports an invalid message from process `rank`.
-CARIAMA_DSFABRIC_EXPORT void reject_call(Fabric& fabric, uint32_t rank, std::string_view why);
+CARIAMA_DSFABRIC_EXPORT void reject_call(Fabric& fabric, Rank rank, std::string_view why);
 
 // Sends an event of 31 bits to the call source registry of process `rank`, ordered after everything
 // that worker `index` has posted on its connection to that process. Never blocks. Returns false if
 // there is no credit now. Error: the connection's status.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<bool> post_call_event(Fabric& fabric,
-                                                                           uint32_t rank,
-                                                                           uint32_t index,
+                                                                           Rank rank,
+                                                                           ThreadIndex index,
                                                                            uint32_t value);
 // Wakes the thread that runs the calls of worker `index` of process `rank` (which may be this
 // process), so that it re-checks for calls. Result and errors as post_call_event().
-[[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<bool> wake_worker(Fabric& fabric,
-                                                                       uint32_t rank,
-                                                                       uint32_t index);
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<bool> wake_worker(Fabric& fabric, Rank rank,
+                                                                       ThreadIndex index);
 // Returns the doorbells of the threads that run calls, in registered memory, kDoorbellStride bytes
 // apart: one for the calls of each worker, then one for all helper threads. A process that has
 // mapped them (QueuePair::direct_access) wakes a sleeping thread by one system call, without an
@@ -126,13 +125,13 @@ CARIAMA_DSFABRIC_EXPORT void reject_call(Fabric& fabric, uint32_t rank, std::str
 inline constexpr size_t kDoorbellStride = 64;
 // Returns the doorbell for the calls of worker `index`, of the process whose doorbells are mapped
 // at `mapped`.
-[[nodiscard]] inline Doorbell& call_doorbell(std::byte* mapped, uint32_t index) {
+[[nodiscard]] inline Doorbell& call_doorbell(std::byte* mapped, ThreadIndex index) {
   return *reinterpret_cast<Doorbell*>(mapped + index * kDoorbellStride);
 }
 // Rings for a call to worker `index` of a process of `threads` workers. The thread that runs the
 // worker's calls has armed the worker's doorbell. Helper threads sleep on the doorbell of all
 // helpers.
-inline void ring_for_calls(std::byte* mapped, uint32_t threads, uint32_t index) {
+inline void ring_for_calls(std::byte* mapped, uint32_t threads, ThreadIndex index) {
   if (call_doorbell(mapped, index).ring()) [[unlikely]]
     call_doorbell(mapped, threads).ring();
 }
@@ -146,7 +145,7 @@ CARIAMA_DSFABRIC_EXPORT void tell_waiters(Fabric& fabric);
 // Returns the allocator on the NUMA node of worker `index`, or on any node if the worker's node is
 // not known yet.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<std::shared_ptr<RDMAAllocator>> worker_memory(
-    Fabric& fabric, uint32_t index);
+    Fabric& fabric, ThreadIndex index);
 
 }  // namespace internal
 }  // namespace cariama

@@ -33,6 +33,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -73,16 +74,23 @@ class CARIAMA_DSFABRIC_EXPORT ThreadContext {
 
   // Registered memory on this thread's NUMA node, for buffers to transfer. The allocator recycles
   // the buffers automatically.
-  [[nodiscard]] CircularAllocator& buffers() { return *circular_allocator; }
+  [[nodiscard]] CircularAllocator& buffers() { return *buffers_; }
 
-  // The paper's name for buffers() (Listing 1).
-  std::unique_ptr<CircularAllocator> circular_allocator;
+  // The paper's name for &buffers() (Listing 1).
+  CircularAllocator* const circular_allocator;
 
  private:
   friend class Fabric;
-  ThreadContext(Fabric& fabric, ThreadIndex index, ThreadId global_id, int numa_node)
-      : fabric_(fabric), index_(index), global_id_(global_id), numa_node_(numa_node) {}
+  ThreadContext(Fabric& fabric, ThreadIndex index, ThreadId global_id, int numa_node,
+                std::unique_ptr<CircularAllocator> buffers)
+      : circular_allocator(buffers.get()),
+        buffers_(std::move(buffers)),
+        fabric_(fabric),
+        index_(index),
+        global_id_(global_id),
+        numa_node_(numa_node) {}
 
+  const std::unique_ptr<CircularAllocator> buffers_;
   Fabric& fabric_;
   ThreadIndex index_;
   ThreadId global_id_;
@@ -211,7 +219,7 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   [[nodiscard]] FabricStatistics statistics() const;
   // Returns a description of the device through which process `rank` is reached; "" for this
   // process.
-  [[nodiscard]] std::string transport(Rank rank) const;
+  [[nodiscard]] std::string device_description(Rank rank) const;
   // Returns the sums over the superpages of all NUMA nodes that this process has used.
   [[nodiscard]] RDMAAllocatorStatistics memory_statistics() const;
 
@@ -221,6 +229,12 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   explicit Fabric(std::unique_ptr<internal::FabricCore> core);
   std::unique_ptr<internal::FabricCore> core_;
 };
+
+// Returns the fabric whose call the calling thread is running, or nullptr if it runs none.
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT Fabric* running_fabric();
+// Returns the rank of the process that sent the call that the calling thread is running; kNoRank if
+// it runs none.
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT Rank running_source();
 
 }  // namespace cariama
 

@@ -35,9 +35,9 @@ enum class FailurePolicy : uint8_t {
 
 // Which threads of a process share a connection to another process.
 enum class QueuePairSharing : uint8_t {
-  kProcess,  // all threads share `queue_pairs` connections: worker i uses connection i modulo them
-  kNode,     // one connection for each NUMA node: a worker uses that of its node
-  kThread,   // one connection for each long-lived thread
+  kProcess,   // all threads share `queue_pairs` connections: worker i uses connection i modulo them
+  kNumaNode,  // one connection for each NUMA node: a worker uses that of its node
+  kThread,    // one connection for each long-lived thread
 };
 
 // Options, all with defaults. Sizes in bytes.
@@ -52,8 +52,8 @@ struct FabricOptions {
   uint32_t service_threads = 1;
   uint32_t helper_threads = 0;
   // Which threads share a connection to another process. `queue_pairs` is used with kProcess;
-  // with kNode and kThread, Fabric::options() returns the number that results. This number must be
-  // equal in all processes. With more connections, fewer threads share a send queue. Each
+  // with kNumaNode and kThread, Fabric::options() returns the number that results. This number must
+  // be equal in all processes. With more connections, fewer threads share a send queue. Each
   // connection takes the memory of its receive_units and send_depth. Each thread takes up to two
   // Transmitters of a connection, which has at most TransmitQueue::kMaxTransmitters: so at most 127
   // threads can share one.
@@ -66,12 +66,14 @@ struct FabricOptions {
   uint32_t receive_units = 16;
   uint32_t receive_unit_bytes = 4096;
   uint32_t send_depth = 256;
-  // Two limits per process, each of this many bytes. First: calls that are deferred because their
-  // receivers have no room. Second: arrived calls that are copied out of their receive units while
-  // their destination thread does not run them, so that such a thread does not block calls to other
-  // threads. Beyond the second limit, senders to this process run out of credits and wait. Answers
-  // count, but are not refused.
+  // Limit per process of the calls that are deferred because their receivers have no room. Beyond
+  // it a call that would be deferred is refused.
   uint64_t deferred_bytes = uint64_t{64} << 20;
+  // Limit per process of the arrived calls that are copied out of their receive units because their
+  // destination thread does not run them, so that this thread does not block calls to other
+  // threads. Beyond it senders to this process run out of credits and wait. Answers count, but are
+  // not refused.
+  uint64_t buffered_bytes = uint64_t{64} << 20;
   // Default: the failure of a process is an error of the operations that need the process.
   FailurePolicy on_failure = FailurePolicy::kContinue;
   // Registered memory of the process: superpages and chunks of each NUMA node. Chunks are smaller

@@ -104,6 +104,8 @@ class FutureValue<void> final : public FutureState {
   void load(std::span<const std::byte>) override {}
 };
 
+class FutureAccess;
+
 }  // namespace internal
 
 // The result of a call, or the reason why there is none: INTERNAL (the function threw; with type
@@ -119,7 +121,6 @@ class Future {
   // FAILED_PRECONDITION. If it is passed to a call as a completion, it becomes the Future of that
   // call's event.
   Future() = default;
-  explicit Future(std::shared_ptr<internal::FutureValue<T>> state) : state_(std::move(state)) {}
   // Returns a Future that is ready and holds the error `why`.
   [[nodiscard]] static Future failed(Fabric& fabric, absl::Status why) {
     auto state = std::make_shared<internal::FutureValue<T>>(fabric);
@@ -148,8 +149,24 @@ class Future {
   }
 
  private:
+  friend class internal::FutureAccess;
+  explicit Future(std::shared_ptr<internal::FutureValue<T>> state) : state_(std::move(state)) {}
+
   std::shared_ptr<internal::FutureValue<T>> state_;
 };
+
+namespace internal {
+
+// Makes the Futures of calls.
+class FutureAccess {
+ public:
+  template <typename T>
+  [[nodiscard]] static Future<T> of(std::shared_ptr<FutureValue<T>> state) {
+    return Future<T>(std::move(state));
+  }
+};
+
+}  // namespace internal
 
 // co_await finished(fabric, done) resumes once `done` has no operation left, and yields
 // done.status(). Works for operations that the fabric counts down. Code that counts `done` down

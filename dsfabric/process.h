@@ -60,8 +60,8 @@ inline constexpr ThreadInformation thread_information{};
 
 // Makes the calling thread worker `offset` of this process. Errors: those of Fabric::init_thread,
 // and FAILED_PRECONDITION without init().
-CARIAMA_DSFABRIC_EXPORT CallResult init_thread(ThreadIndex offset,
-                                               CallConsumer consumer = CallConsumer::kThread);
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status init_thread(
+    ThreadIndex offset, CallConsumer consumer = CallConsumer::kThread);
 // Ends the calling thread's registration. Does nothing without a preceding init_thread().
 CARIAMA_DSFABRIC_EXPORT void finalize_thread();
 

@@ -26,6 +26,10 @@
 
 namespace cariama {
 
+namespace internal {
+class RemoteObjectAccess;
+}  // namespace internal
+
 template <typename T>
 class RemoteObject;
 
@@ -57,6 +61,9 @@ class CARIAMA_DSFABRIC_EXPORT RemoteObject<Synchronizer> {
   // Resets a finished object for the same number of operations.
   void reset();
 
+ private:
+  friend class internal::RemoteObjectAccess;
+
   // Called for each call. Reserves the next operation for a call to `rank`, and returns the place
   // to which the destination writes the end of the call. Errors: RESOURCE_EXHAUSTED (more calls
   // than operations).
@@ -65,12 +72,24 @@ class CARIAMA_DSFABRIC_EXPORT RemoteObject<Synchronizer> {
   // operation down.
   [[nodiscard]] bool forget();
 
- private:
   struct State;
   explicit RemoteObject(std::shared_ptr<State> state);
   std::shared_ptr<State> state_;
 };
 
+namespace internal {
+
+// Gives the calls the operations of a RemoteObject.
+class RemoteObjectAccess {
+ public:
+  [[nodiscard]] static absl::StatusOr<NotifyTarget> expect(RemoteObject<Synchronizer>& object,
+                                                           Rank rank) {
+    return object.expect(rank);
+  }
+  [[nodiscard]] static bool forget(RemoteObject<Synchronizer>& object) { return object.forget(); }
+};
+
+}  // namespace internal
 }  // namespace cariama
 
 #endif  // CARIAMA_DSFABRIC_REMOTE_OBJECT_H_

@@ -11,7 +11,7 @@
 //
 // kOverflow (ovfl): calls are published one by one, as those of a messenger. Calls that do not fit
 // now are deferred (the paper says that they "exceed"), up to deferred_bytes. A later call or a
-// helper thread of the process sends them, in order, when the receiver has made room. The call's
+// drain thread of the process sends them, in order, when the receiver has made room. The call's
 // policy (Fail, Retry, RetryAsync) applies only when deferred_bytes are deferred.
 //
 // Both modes are zero-copy for calls that are not deferred: a call is encoded once, in registered
@@ -38,7 +38,7 @@ class BasicAggregator : public CallInterface<BasicAggregator<kMode>> {
   ~BasicAggregator() { static_cast<void>(flush()); }
 
   [[nodiscard]] absl::Status setup() { return messenger_.setup(); }
-  CallResult flush() { return messenger_.flush(); }
+  absl::Status flush() { return messenger_.flush(); }
   // Publishes the batch if it is older than flush_age, then runs at most `most` calls that have
   // arrived for this thread. Never blocks. Returns the number of calls that ran.
   size_t process_calls(size_t most = SIZE_MAX) {
@@ -53,13 +53,13 @@ class BasicAggregator : public CallInterface<BasicAggregator<kMode>> {
   [[nodiscard]] RDMAMessenger& messenger() { return messenger_; }
   [[nodiscard]] MessengerStatistics statistics() const { return messenger_.statistics(); }
 
-  // Used by CallInterface.
+ private:
+  friend class internal::ChannelAccess<BasicAggregator>;
   static constexpr bool kBatch = kMode == Aggregation::kTraditional;
   static constexpr bool kDefer = kMode == Aggregation::kOverflow;
-  [[nodiscard]] ChannelSender& sender() { return messenger_.sender(); }
-  [[nodiscard]] OutgoingChannel& channel() { return messenger_.channel(); }
+  [[nodiscard]] internal::ChannelSender& sender() { return messenger_.sender(); }
+  [[nodiscard]] internal::OutgoingChannel& channel() { return messenger_.channel(); }
 
- private:
   RDMAMessenger& messenger_;
 };
 

@@ -11,7 +11,7 @@
 // has found malformed data in the channel). The first call may also return the errors of setup().
 //
 // A call is transmitted when it is published: immediately, with its batch, or, if the call was
-// deferred, when a later call or a helper thread sends it. The arguments and buffers that were
+// deferred, when a later call or a drain thread sends it. The arguments and buffers that were
 // copied into the call may be reused as soon as the function has returned.
 #ifndef CARIAMA_RIUTILS_CALL_INTERFACE_H_
 #define CARIAMA_RIUTILS_CALL_INTERFACE_H_
@@ -36,7 +36,9 @@
 
 namespace cariama {
 
-// Operations of an outgoing channel besides sending. Implemented by internal::FabricChannel.
+namespace internal {
+
+// Operations of an outgoing channel besides sending. Implemented by FabricChannel.
 class CARIAMA_RIUTILS_EXPORT OutgoingChannel {
  public:
   virtual ~OutgoingChannel() = default;
@@ -52,7 +54,15 @@ class CARIAMA_RIUTILS_EXPORT OutgoingChannel {
                                                  const RemoteMemoryLocator& target) = 0;
 };
 
-namespace internal {
+// Gives this layer the channel of a messenger or an aggregator, and what it does with calls.
+template <typename Calls>
+class ChannelAccess {
+ public:
+  static constexpr bool kBatch = Calls::kBatch;  // a call joins the batch
+  static constexpr bool kDefer = Calls::kDefer;  // a call that does not fit is deferred
+  [[nodiscard]] static ChannelSender& sender(Calls& calls) { return calls.sender(); }
+  [[nodiscard]] static OutgoingChannel& channel(Calls& calls) { return calls.channel(); }
+};
 
 // Sends a call and notifies the objects of `end` (call_forms.h).
 [[nodiscard]] CARIAMA_RIUTILS_EXPORT CallResult send_on_channel(OutgoingChannel& channel,
@@ -66,28 +76,30 @@ class ChannelPath {
  public:
   explicit ChannelPath(Sender& sender) : sender_(sender) {}
 
-  [[nodiscard]] Fabric& fabric() const { return sender_.channel().fabric(); }
-  [[nodiscard]] ThreadId thread() const { return sender_.channel().destination(); }
-  [[nodiscard]] Rank rank() const { return sender_.channel().rank(); }
+  [[nodiscard]] Fabric& fabric() const { return channel().fabric(); }
+  [[nodiscard]] ThreadId thread() const { return channel().destination(); }
+  [[nodiscard]] Rank rank() const { return channel().rank(); }
   template <typename Options, typename Call>
   [[nodiscard]] __attribute__((always_inline)) CallResult send(const Call& call) const {
-    return sender_.sender().template send<Sender::kBatch>(call, when<Options>());
+    return Access::sender(sender_).template send<Access::kBatch>(call, when<Options>());
   }
   template <typename Options>
   [[nodiscard]] CallResult send(const OutgoingCallView& call, CallEnd& end) const {
-    return send_on_channel(sender_.channel(), call, when<Options>(), Sender::kBatch, end);
+    return send_on_channel(channel(), call, when<Options>(), Access::kBatch, end);
   }
-  [[nodiscard]] absl::Status prepare() const { return sender_.sender().setup(); }
+  [[nodiscard]] absl::Status prepare() const { return sender_.setup(); }
   [[nodiscard]] absl::Status write_ahead(RDMAMemory& source, uint64_t offset, uint64_t size,
                                          const RemoteMemoryLocator& target) const {
-    return sender_.channel().write_ahead(source, offset, size, target);
+    return channel().write_ahead(source, offset, size, target);
   }
 
  private:
+  using Access = ChannelAccess<Sender>;
   template <typename Options>
   static constexpr WhenNoRoom when() {
-    return WhenNoRoom::of(Options::kWhenFull, Sender::kDefer);
+    return WhenNoRoom::of(Options::kWhenFull, Access::kDefer);
   }
+  [[nodiscard]] OutgoingChannel& channel() const { return Access::channel(sender_); }
 
   Sender& sender_;
 };

@@ -4,7 +4,7 @@
 //
 // This header has the fast path, which is compiled into each call: if the call fits into the window
 // behind position_, it is copied there and published by one store. Every other case is a virtual
-// function, implemented by internal::RingSender (riutils/internal/ring_sender.h).
+// function, implemented by RingSender (riutils/internal/ring_sender.h).
 #ifndef CARIAMA_RIUTILS_CHANNEL_SENDER_H_
 #define CARIAMA_RIUTILS_CHANNEL_SENDER_H_
 
@@ -22,9 +22,7 @@
 #include "dtutils/doorbell.h"
 #include "riutils/export.h"
 
-namespace cariama {
-
-namespace internal {
+namespace cariama::internal {
 
 // A variable that one thread writes and other threads may read for statistics, without ordering.
 template <typename T>
@@ -54,8 +52,6 @@ inline void publish_word(std::byte* at, uint64_t word) {
   // compiler; the receiver orders them for the processor (Doorbell::is_armed).
   std::atomic_signal_fence(std::memory_order_seq_cst);
 }
-
-}  // namespace internal
 
 // The action for a call that does not fit now.
 struct WhenNoRoom {
@@ -102,10 +98,10 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
       std::memcpy(at, &header, sizeof header);  // plain data: the batch word publishes the batch
       position_ = next;
     } else {
-      internal::store_word(next, 0);
+      store_word(next, 0);
       // Before the publication: accepted_bytes() must count a call before the receiver counts it.
       position_ = next;
-      internal::publish_word(at, internal::word_of(header));
+      publish_word(at, word_of(header));
       if (doorbell_->is_armed()) [[unlikely]]
         return published_out_of_line(at, next);
     }
@@ -116,11 +112,10 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
   // completed when the call has been published, or with an error if that has become impossible; it
   // may have been moved from. If the result is an error, `transmitted` is unchanged.
   [[nodiscard]] virtual CallResult send_slowly(const OutgoingCallView& call, WhenNoRoom when,
-                                               bool batch,
-                                               internal::EventReceiver& transmitted) = 0;
+                                               bool batch, EventReceiver& transmitted) = 0;
 
   // Publishes the batch. Never waits for the receiver. Deferred calls stay deferred.
-  [[nodiscard]] virtual CallResult flush() = 0;
+  [[nodiscard]] virtual absl::Status flush() = 0;
   // Returns true if the batch is at least options.flush_age old. Always false if flush_age is 0.
   [[nodiscard]] virtual bool batch_is_old() const = 0;
 
@@ -137,7 +132,7 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
   // If a batch was begun, the window ends at batch_end_, for calls that join the batch. Otherwise
   // it ends at end_, for calls that are published one by one. The end that is not used is not
   // beyond position_. While the window is closed, neither end is beyond position_.
-  internal::Relaxed<std::byte*> position_;
+  Relaxed<std::byte*> position_;
   std::byte* end_ = nullptr;
   std::byte* batch_end_ = nullptr;
   // The receiver's doorbell. If a publication takes more than a store, the pointer names a doorbell
@@ -170,7 +165,7 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
   template <bool kBatch, typename Call>
   [[gnu::noinline, gnu::cold]] CallResult send_out_of_line(Passed<Call> call, WhenNoRoom when) {
     if constexpr (kBatch) return batch_slowly(OutgoingCallView::of(call), when);
-    internal::EventReceiver nothing;
+    EventReceiver nothing;
     return send_slowly(OutgoingCallView::of(call), when, false, nothing);
   }
   [[gnu::noinline, gnu::cold]] CallResult published_out_of_line(std::byte* first, std::byte* next) {
@@ -178,6 +173,6 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
   }
 };
 
-}  // namespace cariama
+}  // namespace cariama::internal
 
 #endif  // CARIAMA_RIUTILS_CHANNEL_SENDER_H_

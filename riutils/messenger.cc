@@ -9,7 +9,7 @@
 namespace cariama {
 namespace {
 
-internal::FabricChannel& own(OutgoingChannel& channel) {
+internal::FabricChannel& own(internal::OutgoingChannel& channel) {
   return static_cast<internal::FabricChannel&>(channel);
 }
 

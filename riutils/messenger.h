@@ -27,9 +27,9 @@
 // If a further chunk can be obtained, a call with Fail or Retry waits for the grant by the
 // receiver's process, at most MessengerOptions::timeout; a call with RetryAsync is deferred. The
 // first call of a channel sets the channel up, and waits for that under every policy. Inside a
-// running call the first call is deferred instead, under every policy, and a helper thread sets the
+// running call the first call is deferred instead, under every policy, and a drain thread sets the
 // channel up; setup(), and a call_buffer with Sync, Async or a target, are refused there with
-// FAILED_PRECONDITION. A helper thread of the process sends deferred calls when there is room. No
+// FAILED_PRECONDITION. A drain thread of the process sends deferred calls when there is room. No
 // later call overtakes a deferred call: while calls are deferred, a call with Fail is refused and a
 // call with Retry waits. Inside a running call no send may wait: Retry then acts as RetryAsync. At
 // most deferred_bytes are deferred per channel; beyond that RetryAsync is refused too.
@@ -56,6 +56,10 @@
 
 namespace cariama {
 
+enum class Aggregation : uint8_t;
+template <Aggregation kMode>
+class BasicAggregator;
+
 // A channel from one thread to one destination thread. CallInterface (call_interface.h) declares
 // the calls. Neither copyable nor movable.
 class CARIAMA_RIUTILS_EXPORT RDMAMessenger : public CallInterface<RDMAMessenger> {
@@ -65,7 +69,7 @@ class CARIAMA_RIUTILS_EXPORT RDMAMessenger : public CallInterface<RDMAMessenger>
   // has no context.
   RDMAMessenger(ThreadContext& thread, ThreadId destination, const MessengerOptions& options = {});
   // If shutdown() was not called: publishes the batch, and writes the end of the channel for the
-  // receiver if that needs no waiting. If it would have to wait, a helper thread sends the calls
+  // receiver if that needs no waiting. If it would have to wait, a drain thread sends the calls
   // that are still deferred and then ends the channel. The channel's memory is freed when the
   // receiver has run all calls.
   ~RDMAMessenger();
@@ -82,7 +86,7 @@ class CARIAMA_RIUTILS_EXPORT RDMAMessenger : public CallInterface<RDMAMessenger>
 
   // Publishes the calls that an aggregator has batched on this channel. Calls of the messenger
   // itself are published one by one.
-  CallResult flush() { return sender().flush(); }
+  absl::Status flush() { return sender().flush(); }
 
   // Runs at most `most` calls that have arrived for this thread, from any sender. Never blocks.
   // Returns the number of calls that ran.
@@ -91,7 +95,7 @@ class CARIAMA_RIUTILS_EXPORT RDMAMessenger : public CallInterface<RDMAMessenger>
   // Ends the channel: flushes, waits until no call is deferred, and writes the end of the channel
   // for the receiver, which frees the chunks when it has run all calls. Later calls return
   // FAILED_PRECONDITION. Call it, or destroy the messenger, before Fabric::finalize(). Errors:
-  // DEADLINE_EXCEEDED (the receiver did not make room in time; the helper thread continues, and
+  // DEADLINE_EXCEEDED (the receiver did not make room in time; the drain thread continues, and
   // shutdown() may be called again), UNAVAILABLE.
   absl::Status shutdown(Deadline deadline);
 
@@ -111,15 +115,17 @@ class CARIAMA_RIUTILS_EXPORT RDMAMessenger : public CallInterface<RDMAMessenger>
   // Returns the channel's arrival mode; kAuto before setup.
   [[nodiscard]] Arrival arrival() const;
 
-  // Used by CallInterface.
+ private:
+  friend class internal::ChannelAccess<RDMAMessenger>;
+  template <Aggregation>
+  friend class BasicAggregator;
   static constexpr bool kBatch = false;
   static constexpr bool kDefer = false;
-  [[nodiscard]] ChannelSender& sender() { return *sender_; }
-  [[nodiscard]] OutgoingChannel& channel() { return *channel_; }
+  [[nodiscard]] internal::ChannelSender& sender() { return *sender_; }
+  [[nodiscard]] internal::OutgoingChannel& channel() { return *channel_; }
 
- private:
-  std::shared_ptr<OutgoingChannel> channel_;
-  ChannelSender* sender_;
+  std::shared_ptr<internal::OutgoingChannel> channel_;
+  internal::ChannelSender* sender_;
   MessengerStatistics earlier_;  // of channels whose chunks were returned
   uint64_t accepted_ = 0;        // bytes, at the last return_idle_chunks()
 };

@@ -143,7 +143,8 @@ class BasicGlobal {
   size_t process_calls_all() {
     if (options_.flush_age.count() != 0) {
       for_each([](auto& calls) {
-        if (calls.sender().batch_is_old()) static_cast<void>(calls.flush());
+        using Access = internal::ChannelAccess<std::remove_reference_t<decltype(calls)>>;
+        if (Access::sender(calls).batch_is_old()) static_cast<void>(calls.flush());
       });
     }
     const size_t ran = thread_.fabric().process_calls();
@@ -159,17 +160,14 @@ class BasicGlobal {
     return count;
   }
   // Publishes all batches. Returns the first error, after it has tried every channel.
-  CallResult flush_all() {
-    CallResult first;
-    for_each([&](auto& calls) {
-      CallResult result = calls.flush();
-      if (first.ok() && !result.ok()) first = std::move(result);
-    });
+  absl::Status flush_all() {
+    absl::Status first;
+    for_each([&](auto& calls) { first.Update(calls.flush()); });
     return first;
   }
   // Ends all channels (RDMAMessenger::shutdown). Returns the first error, after it has tried every
   // channel.
-  CallResult shutdown_all(Deadline deadline) {
+  absl::Status shutdown_all(Deadline deadline) {
     absl::Status first;
     for_each([&](auto& calls) { first.Update(calls.shutdown(deadline)); });
     return first;
@@ -192,11 +190,12 @@ class BasicGlobal {
     [[nodiscard]] CallResult send(Rank rank, const OutgoingCallView& call) override {
       ThreadContext& thread = global_.thread_;
       auto& calls = global_[thread.fabric().thread_of(rank, thread.index())];
-      using Calls = std::remove_reference_t<decltype(calls)>;
+      using Access = internal::ChannelAccess<std::remove_reference_t<decltype(calls)>>;
       internal::EventReceiver nothing;
-      CallResult sent = calls.sender().send_slowly(
-          call, WhenNoRoom::of(WhenFull::kRetryAsync, Calls::kDefer), Calls::kBatch, nothing);
-      return sent.ok() ? calls.flush() : sent;
+      CallResult sent = Access::sender(calls).send_slowly(
+          call, internal::WhenNoRoom::of(WhenFull::kRetryAsync, Access::kDefer), Access::kBatch,
+          nothing);
+      return sent.ok() ? CallResult(calls.flush()) : sent;
     }
 
     BasicGlobal& global_;

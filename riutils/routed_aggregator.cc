@@ -104,7 +104,7 @@ absl::Status RoutedAggregator::first_failure() const {
 
 // ---- The rest -----------------------------------------------------------------------------------
 
-CallResult RoutedAggregator::flush() {
+absl::Status RoutedAggregator::flush() {
   absl::Status first;
   for (const std::unique_ptr<Route>& route : routes_) {
     if (route != nullptr) first.Update(route->calls.flush());
@@ -116,7 +116,7 @@ CallResult RoutedAggregator::flush() {
 size_t RoutedAggregator::process_calls(size_t most) {
   if (options_.messenger.flush_age.count() != 0) {
     for (const std::unique_ptr<Route>& route : routes_) {
-      if (route != nullptr && route->calls.sender().batch_is_old()) {
+      if (route != nullptr && Access::sender(route->calls).batch_is_old()) {
         static_cast<void>(route->calls.flush());
       }
     }
@@ -134,7 +134,7 @@ size_t RoutedAggregator::return_idle_chunks() {
   return count;
 }
 
-CallResult RoutedAggregator::shutdown(Deadline deadline) {
+absl::Status RoutedAggregator::shutdown(Deadline deadline) {
   absl::Status first;
   for (const std::unique_ptr<Route>& route : routes_) {
     if (route != nullptr) first.Update(route->calls.shutdown(deadline));

@@ -4,9 +4,9 @@
 //   TerminationDetector detector(fabric);   // dsfabric/quiescence.h
 //   RoutedAggregator calls(*fabric.this_thread(), {.routing = Routing::kNode});
 //   CallResult sent = calls.call(destination, [x] { ... });   // batched
-//   CallResult flushed = calls.flush();     // publishes the batches of this thread: before a wait
+//   absl::Status flushed = calls.flush();   // publishes the batches of this thread: before a wait
 //   absl::Status all = detector.wait(deadline);               // all calls of the job have run
-//   CallResult ended = calls.shutdown(deadline);
+//   absl::Status ended = calls.shutdown(deadline);
 //
 // Routes. The default, Routing::kDirect, has a channel (messenger.h) to each thread, as
 // RDMAAggregatorGlobal. With Routing::kNode the processes of a job are divided into nodes: those of
@@ -221,7 +221,7 @@ class CARIAMA_RIUTILS_EXPORT RoutedAggregator {
   // after it has tried every channel; also the failures of the routers of this object, and of
   // destinations to which these could not forward calls of this process. So every flush() after
   // such a failure returns it, and publishes the other batches nevertheless.
-  CallResult flush();
+  absl::Status flush();
   // Publishes batches older than flush_age (if set), then runs at most `most` calls that have
   // arrived for this thread, and forwards those for others. Never blocks. Returns the number of
   // calls that ran or were forwarded. If none: returns the chunks of channels that were not used
@@ -234,7 +234,7 @@ class CARIAMA_RIUTILS_EXPORT RoutedAggregator {
   // has tried every channel; also the failures that flush() returns. Routers may still have calls
   // to forward: to wait until all calls have run, use a TerminationDetector before. Must be called
   // before Fabric::finalize.
-  CallResult shutdown(Deadline deadline);
+  absl::Status shutdown(Deadline deadline);
 
   // Returns the thread to which this object sends calls for `destination`: the router, or
   // `destination` itself. Requires: destination < total_threads().
@@ -250,6 +250,7 @@ class CARIAMA_RIUTILS_EXPORT RoutedAggregator {
     RDMAAggregator calls;
     const ThreadId to;
   };
+  using Access = internal::ChannelAccess<RDMAAggregator>;
 
   template <typename Options, typename Call>
   CallResult send(ThreadId destination, const Call& call) {
@@ -259,15 +260,18 @@ class CARIAMA_RIUTILS_EXPORT RoutedAggregator {
     if (destination >= total_) [[unlikely]]
       return no_such(destination);
     Route& route = route_to(destination);
-    constexpr WhenNoRoom kWhen = WhenNoRoom::of(Options::kWhenFull, false);
+    constexpr auto kWhen = internal::WhenNoRoom::of(Options::kWhenFull, false);
     if (route.to == destination) {
-      return route.calls.sender().template send<true>(call, kWhen);
+      return Access::sender(route.calls).template send<true>(call, kWhen);
     }
     if (any_failure_->load(std::memory_order_relaxed)) [[unlikely]] {
       if (absl::Status failed = failure_of(route, destination); !failed.ok()) return failed;
     }
-    const CallResult sent = route.calls.sender().template send<true>(
-        internal::RoutedCall<Call>(internal::RoutedHead::name(destination, order_), call), kWhen);
+    const CallResult sent =
+        Access::sender(route.calls)
+            .template send<true>(
+                internal::RoutedCall<Call>(internal::RoutedHead::name(destination, order_), call),
+                kWhen);
     if (!sent.ok()) [[unlikely]]
       return explain(route, destination, sent.status());
     ++routed_;

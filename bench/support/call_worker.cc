@@ -150,13 +150,13 @@ absl::Status CallWorker::send(CallMode mode, uint64_t messages) {
     case CallMode::kTrad: {
       RDMAAggregator aggregator(messenger(mode));
       send_to(aggregator);
-      if (failure.ok()) failure = aggregator.flush().status();
+      if (failure.ok()) failure = aggregator.flush();
       break;
     }
     case CallMode::kOvfl: {
       RDMAOverflowAggregator aggregator(messenger(mode));
       send_to(aggregator);
-      if (failure.ok()) failure = aggregator.flush().status();
+      if (failure.ok()) failure = aggregator.flush();
       break;
     }
   }
@@ -293,8 +293,7 @@ absl::Status CallWorker::close() {
   absl::Status first;
   for (const auto& messenger : messengers_) {
     if (messenger == nullptr) continue;
-    const CallResult ended = messenger->shutdown(deadline_after(std::chrono::minutes(1)));
-    first.Update(ended.status());
+    first.Update(messenger->shutdown(deadline_after(std::chrono::minutes(1))));
   }
   return first;
 }

@@ -198,7 +198,7 @@ absl::Status replay_rank(const RankTrace& rank, const MakePolicy& make_policy, u
   time.attach(helper.get());
 
   struct Running {
-    Registration whole;
+    RegistrationUse whole;
     std::unique_ptr<ChunkedRegistration> pieces;
     int64_t piece_ns = 0;
   };

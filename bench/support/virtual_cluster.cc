@@ -178,7 +178,7 @@ class SleepInTurns final : public WaitHook {
 
  private:
   void help() {
-    if (runtime_ != nullptr) runtime_->help_once();
+    if (runtime_ != nullptr) runtime_->drain_once();
   }
 
   Turns& turns_;
@@ -235,7 +235,7 @@ absl::Status VirtualCluster::run(const std::function<void(Fabric&)>& body) {
     }
     fabrics[rank] = *std::move(fabric);
     internal::Runtime& runtime = internal::Runtime::of(*fabrics[rank]);
-    runtime.help_by_hand();
+    runtime.drain_by_hand();
     hook.set_runtime(&runtime);
     body(*fabrics[rank]);
     if (!killed_[rank]) failed.Update(fabrics[rank]->finalize(deadline_after(kPatience)));

@@ -81,11 +81,11 @@ FabricJob::FabricJob(const FabricOptions& options, std::unique_ptr<Bootstrap> bo
       rank_(static_cast<uint32_t>(bootstrap_->rank())),
       size_(static_cast<uint32_t>(bootstrap_->size())),
       threads_(options.threads.value_or(bootstrap_->threads().value_or(1))),
-      node_of_worker_(options.queue_pair_sharing == QueuePairSharing::kNode
+      node_of_worker_(options.queue_pair_sharing == QueuePairSharing::kNumaNode
                           ? std::make_unique<std::atomic<uint32_t>[]>(threads_)
                           : nullptr) {
   if (options.queue_pair_sharing == QueuePairSharing::kThread) options_.queue_pairs = threads_;
-  if (options.queue_pair_sharing == QueuePairSharing::kNode) {
+  if (options.queue_pair_sharing == QueuePairSharing::kNumaNode) {
     const std::vector<int>& nodes = numa_nodes();
     options_.queue_pairs =
         nodes.empty() ? 1

@@ -77,7 +77,7 @@ class FabricJob {
   const uint32_t rank_;
   const uint32_t size_;
   const uint32_t threads_;
-  const std::unique_ptr<std::atomic<uint32_t>[]> node_of_worker_;  // with kNode, else nullptr
+  const std::unique_ptr<std::atomic<uint32_t>[]> node_of_worker_;  // with kNumaNode, else nullptr
   std::vector<Process> processes_;                                 // by rank; includes this process
   Lifecycle lifecycle_;
   Fabric* fabric_ = nullptr;

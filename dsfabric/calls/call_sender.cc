@@ -173,8 +173,8 @@ absl::Status CallSender::send_local(const MessageHeader& header, const OutgoingC
     if (when_full != WhenFull::kRetry || this_running_call.fabric != nullptr) {
       return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kOperation,
                         "buffered calls of this process take " +
-                            std::to_string(job_.options().deferred_bytes) + " bytes already",
-                        "raise deferred_bytes, or run the calls in their threads");
+                            std::to_string(job_.options().buffered_bytes) + " bytes already",
+                        "raise buffered_bytes, or run the calls in their threads");
     }
     const TraceScope trace("dsfabric", "stall: buffered calls of this process");
     const uint32_t index = workers_.this_worker();

@@ -11,8 +11,8 @@ class Fabric;
 namespace cariama::internal {
 
 struct RunningCall {
-  Fabric* fabric = nullptr;  // nullptr: the thread runs no call
-  uint32_t source = 0;       // rank
+  Fabric* fabric = nullptr;      // nullptr: the thread runs no call
+  uint32_t source = UINT32_MAX;  // rank; kNoRank
 };
 
 extern constinit thread_local RunningCall this_running_call;

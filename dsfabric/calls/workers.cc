@@ -14,7 +14,7 @@ constinit thread_local WorkerPlace this_thread_place;
 constinit thread_local WorkerPlace this_thread_consumes;
 
 Workers::Workers(const FabricJob& job, CallCounts& counts)
-    : job_(job), counts_(counts), buffered_(job.options().deferred_bytes) {
+    : job_(job), counts_(counts), buffered_(job.options().buffered_bytes) {
   for (uint32_t i = 0; i < job.threads(); ++i) workers_.push_back(std::make_unique<Worker>());
 }
 

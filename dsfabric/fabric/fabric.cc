@@ -76,14 +76,13 @@ const std::string& Fabric::label(Rank rank) const { return core_->job().label(ra
 absl::StatusOr<std::unique_ptr<ThreadContext>> Fabric::init_thread(ThreadIndex index,
                                                                    CallConsumer consumer) {
   const int node = numa_node_of_this_thread();
-  auto context = std::unique_ptr<ThreadContext>(
-      new ThreadContext(*this, index, thread_of(rank(), index), node));
   // On a machine with one NUMA node, all threads share one allocator.
   auto allocator = core_->memory().allocator(numa_nodes().size() > 1 ? node : kAnyNode);
   if (!allocator.ok()) return allocator.status();
   auto buffers = CircularAllocator::create(*std::move(allocator), options().thread_buffers);
   if (!buffers.ok()) return buffers.status();
-  context->circular_allocator = *std::move(buffers);
+  auto context = std::unique_ptr<ThreadContext>(
+      new ThreadContext(*this, index, thread_of(rank(), index), node, *std::move(buffers)));
   if (absl::Status taken = core_->dispatch().take_worker(index, consumer, context.get());
       !taken.ok()) {
     return taken;
@@ -136,7 +135,7 @@ const ProtectionDomain* Fabric::domain(Rank rank) const { return core_->ports().
 Bootstrap& Fabric::bootstrap() { return core_->job().bootstrap(); }
 const FabricOptions& Fabric::options() const { return core_->job().options(); }
 FabricStatistics Fabric::statistics() const { return core_->statistics(); }
-std::string Fabric::transport(Rank rank) const {
+std::string Fabric::device_description(Rank rank) const {
   const Device* const device = core_->ports().device(rank);
   return device == nullptr ? "" : device->description();
 }

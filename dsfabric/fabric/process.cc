@@ -49,7 +49,7 @@ absl::Status finalize(std::chrono::milliseconds timeout) {
 
 ThreadContext*& this_thread_information() { return information; }
 
-CallResult init_thread(ThreadIndex offset, CallConsumer consumer) {
+absl::Status init_thread(ThreadIndex offset, CallConsumer consumer) {
   Fabric* const fabric = default_one.load(std::memory_order_acquire);
   if (fabric == nullptr) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,

@@ -19,14 +19,14 @@ CallSourceRegistry& call_source_registry(
   return sources_of(fabric).registry(fabric, make);
 }
 
-RunningCalls::RunningCalls(Fabric& fabric, uint32_t rank)
+RunningCalls::RunningCalls(Fabric& fabric, Rank rank)
     : outer_fabric_(this_running_call.fabric), outer_rank_(this_running_call.source) {
   this_running_call = {&fabric, rank};
 }
 RunningCalls::~RunningCalls() { this_running_call = {outer_fabric_, outer_rank_}; }
 
 uint64_t expect_answer(
-    Fabric& fabric, uint32_t rank,
+    Fabric& fabric, Rank rank,
     std::function<void(const absl::Status&, std::span<const std::byte> result)> ended) {
   class Expected final : public PendingCall {
    public:
@@ -41,25 +41,24 @@ uint64_t expect_answer(
   return replies_of(fabric).pending().add(rank, std::make_unique<Expected>(std::move(ended)));
 }
 
-bool forget_answer(Fabric& fabric, uint32_t rank, uint64_t handle) {
+bool forget_answer(Fabric& fabric, Rank rank, uint64_t handle) {
   return replies_of(fabric).pending().take(handle, rank) != nullptr;
 }
 
-void answer_call(Fabric& fabric, uint32_t to, const NotifyTarget* wanted, const IncomingCall& call,
+void answer_call(Fabric& fabric, Rank to, const NotifyTarget* wanted, const IncomingCall& call,
                  const std::string& result) {
   replies_of(fabric).answer(to, wanted, call, result);
 }
 
-void reject_call(Fabric& fabric, uint32_t rank, std::string_view why) {
+void reject_call(Fabric& fabric, Rank rank, std::string_view why) {
   rejected_calls_of(fabric).add(rank, why);
 }
 
-absl::StatusOr<bool> post_call_event(Fabric& fabric, uint32_t rank, uint32_t index,
-                                     uint32_t value) {
+absl::StatusOr<bool> post_call_event(Fabric& fabric, Rank rank, ThreadIndex index, uint32_t value) {
   return sender_of(fabric).post_event(rank, index, CallSender::kCallSourceEvent | value);
 }
 
-absl::StatusOr<bool> wake_worker(Fabric& fabric, uint32_t rank, uint32_t index) {
+absl::StatusOr<bool> wake_worker(Fabric& fabric, Rank rank, ThreadIndex index) {
   if (rank != fabric.rank()) return sender_of(fabric).post_event(rank, index, index);
   workers_of(fabric).wake(index);
   return true;
@@ -73,7 +72,7 @@ bool wait_polling(Fabric& fabric, const std::function<bool()>& condition, Deadli
   return dispatch_of(fabric).wait_polling(condition, deadline);
 }
 
-absl::StatusOr<std::shared_ptr<RDMAAllocator>> worker_memory(Fabric& fabric, uint32_t index) {
+absl::StatusOr<std::shared_ptr<RDMAAllocator>> worker_memory(Fabric& fabric, ThreadIndex index) {
   return memory_of(fabric).allocator(workers_of(fabric).node_of(index).value_or(kAnyNode));
 }
 

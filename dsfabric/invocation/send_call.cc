@@ -51,7 +51,7 @@ void EventReceiver::complete(const absl::Status& status, std::span<const std::by
 
 absl::Status CallEnd::expect(Fabric& fabric, Rank rank, OutgoingCallView& call) {
   if (written != nullptr) {
-    auto target = written->expect(rank);
+    auto target = RemoteObjectAccess::expect(*written, rank);
     if (!target.ok()) return target.status();
     call.flags = kCallNotify;
     call.notify = *target;
@@ -74,7 +74,7 @@ absl::Status CallEnd::expect(Fabric& fabric, Rank rank, OutgoingCallView& call) 
 CallResult CallEnd::refused(Fabric& fabric, Rank rank, const OutgoingCallView& call,
                             const absl::Status& why) {
   const bool withdrawn = call.flags == 0      ? true
-                         : written != nullptr ? written->forget()
+                         : written != nullptr ? RemoteObjectAccess::forget(*written)
                                               : forget_answer(fabric, rank, call.notify.handle);
   if (withdrawn || !reported_) return why;
   transmitted.complete(why);

@@ -1,4 +1,4 @@
-// A limit on the bytes of buffered messages: FabricOptions::deferred_bytes.
+// A limit on the bytes of messages that wait: FabricOptions::deferred_bytes and buffered_bytes.
 #ifndef CARIAMA_DSFABRIC_PEERS_BYTE_BUDGET_H_
 #define CARIAMA_DSFABRIC_PEERS_BYTE_BUDGET_H_
 

@@ -71,9 +71,9 @@ struct RegistrationCache::Entry {
   }
 };
 
-Registration::Registration(Registration&& other) noexcept { *this = std::move(other); }
+RegistrationUse::RegistrationUse(RegistrationUse&& other) noexcept { *this = std::move(other); }
 
-Registration& Registration::operator=(Registration&& other) noexcept {
+RegistrationUse& RegistrationUse::operator=(RegistrationUse&& other) noexcept {
   if (this == &other) return *this;
   release();
   cache_ = std::exchange(other.cache_, nullptr);
@@ -86,7 +86,7 @@ Registration& Registration::operator=(Registration&& other) noexcept {
   return *this;
 }
 
-void Registration::release() {
+void RegistrationUse::release() {
   if (cache_ == nullptr) return;
   std::exchange(cache_, nullptr)->end(*static_cast<RegistrationCache::Entry*>(entry_), *this);
 }
@@ -182,9 +182,9 @@ bool RegistrationCache::hold(Entry& entry, uintptr_t start, uintptr_t end) {
   return false;
 }
 
-Registration RegistrationCache::begin(Entry& entry, bool hit, int64_t time,
-                                      const UseContext& context, const void* frame) {
-  Registration made;
+RegistrationUse RegistrationCache::begin(Entry& entry, bool hit, int64_t time,
+                                         const UseContext& context, const void* frame) {
+  RegistrationUse made;
   made.cache_ = this;
   made.entry_ = &entry;
   made.region_ = entry.region.get();
@@ -208,12 +208,12 @@ Registration RegistrationCache::begin(Entry& entry, bool hit, int64_t time,
 }
 
 // Writes the beginning of a use to the trace.
-void RegistrationCache::record(Registration& made, const void* address, size_t bytes) const {
+void RegistrationCache::record(RegistrationUse& made, const void* address, size_t bytes) const {
   if (trace_ != nullptr) made.trace_ticket_ = trace_->begin(address, bytes, made.use_.stack);
 }
 
-absl::StatusOr<Registration> RegistrationCache::acquire(const void* address, size_t bytes,
-                                                        const UseContext& context) {
+absl::StatusOr<RegistrationUse> RegistrationCache::acquire(const void* address, size_t bytes,
+                                                           const UseContext& context) {
   if (!internal::in_registering_process(fork_page_)) [[unlikely]] {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
                       "a registration cache of the parent process is used after fork",
@@ -228,7 +228,7 @@ absl::StatusOr<Registration> RegistrationCache::acquire(const void* address, siz
   const auto from = reinterpret_cast<uintptr_t>(address);
   Entry* const near = hint(from).load(std::memory_order_acquire);
   if (near != nullptr && from + bytes > from && hold(*near, from, from + bytes)) [[likely]] {
-    Registration made = begin(*near, true, time, context, __builtin_frame_address(0));
+    RegistrationUse made = begin(*near, true, time, context, __builtin_frame_address(0));
     if (trace_ != nullptr) [[unlikely]]
       record(made, address, bytes);
     return made;
@@ -250,7 +250,7 @@ absl::StatusOr<Registration> RegistrationCache::acquire(const void* address, siz
         entry != nullptr && hold(*entry, start, end)) {
       hint(from).store(entry, std::memory_order_release);
       if (waited) ++statistics_.misses;
-      Registration made = begin(*entry, !waited, time, context, __builtin_frame_address(0));
+      RegistrationUse made = begin(*entry, !waited, time, context, __builtin_frame_address(0));
       record(made, address, bytes);
       return made;
     }
@@ -274,13 +274,13 @@ absl::StatusOr<Registration> RegistrationCache::acquire(const void* address, siz
     if (!pinned.ok()) return pinned;
     ++statistics_.misses;
     hint(from).store(entry, std::memory_order_release);
-    Registration made = begin(*entry, false, time, context, __builtin_frame_address(0));
+    RegistrationUse made = begin(*entry, false, time, context, __builtin_frame_address(0));
     record(made, address, bytes);
     return made;
   }
 }
 
-void RegistrationCache::end(Entry& entry, const Registration& use) {
+void RegistrationCache::end(Entry& entry, const RegistrationUse& use) {
   if (!internal::in_registering_process(fork_page_)) return;
   if (use.trace_ticket_ != 0) [[unlikely]]
     trace_->end(use.trace_ticket_);

@@ -3,7 +3,7 @@
 //   auto pinner = std::make_shared<DomainPinner>(domain, Access::kAll);
 //   auto cache = RegistrationCache::create(pinner, {.max_bytes = size_t{1} << 30});
 //   {
-//     absl::StatusOr<Registration> memory = (*cache)->acquire(buffer, bytes);
+//     absl::StatusOr<RegistrationUse> memory = (*cache)->acquire(buffer, bytes);
 //     ... transfer with memory->region().local_key() ...
 //   }  // the use ends: the policy decides whether the memory stays registered
 //
@@ -11,7 +11,7 @@
 // a known range that contains the range and is at most 8 times as long, else the whole pages of the
 // range. A new range replaces each idle range that it contains, unless the new range is more than 8
 // times as long. So messages of several lengths from one buffer share one registration. Memory
-// stays registered while a Registration of it is valid.
+// stays registered while a RegistrationUse of it is valid.
 //
 // The budgets are hard. When they are full, idle registrations are ended, least recently used
 // first, unless the policy is leave-pinned; if that does not suffice, acquire() fails.
@@ -129,12 +129,12 @@ struct UseContext {
 
 // A use of registered memory, from acquire() until destruction. Movable. Thread-compatible; any
 // thread may destroy it.
-class CARIAMA_DTUTILS_EXPORT Registration {
+class CARIAMA_DTUTILS_EXPORT RegistrationUse {
  public:
-  Registration() = default;
-  Registration(Registration&& other) noexcept;
-  Registration& operator=(Registration&& other) noexcept;
-  ~Registration() { release(); }
+  RegistrationUse() = default;
+  RegistrationUse(RegistrationUse&& other) noexcept;
+  RegistrationUse& operator=(RegistrationUse&& other) noexcept;
+  ~RegistrationUse() { release(); }
 
   // Returns the registration of the pages that contain the range. Requires: valid().
   [[nodiscard]] const MemoryRegion& region() const { return *region_; }
@@ -162,7 +162,7 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   // Errors: INVALID_ARGUMENT (no pinner; a policy that another cache uses).
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<RegistrationCache>> create(
       std::shared_ptr<Pinner> pinner, RegistrationOptions options = {});
-  // Deregisters everything. Requires: no Registration of this cache is valid.
+  // Deregisters everything. Requires: no RegistrationUse of this cache is valid.
   ~RegistrationCache() override;
   RegistrationCache(const RegistrationCache&) = delete;
   RegistrationCache& operator=(const RegistrationCache&) = delete;
@@ -174,8 +174,8 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   // Errors: INVALID_ARGUMENT (an empty range, or part of it is not mapped), RESOURCE_EXHAUSTED (the
   // budget, RLIMIT_MEMLOCK or vm.max_map_count: the text names it and the value needed),
   // FAILED_PRECONDITION (in a forked child).
-  [[nodiscard]] absl::StatusOr<Registration> acquire(const void* address, size_t bytes,
-                                                     const UseContext& context = {});
+  [[nodiscard]] absl::StatusOr<RegistrationUse> acquire(const void* address, size_t bytes,
+                                                        const UseContext& context = {});
 
   // Ends all registrations that overlap the range: those in use when their use ends. Returns their
   // number. An acquire() that starts later registers anew.
@@ -194,7 +194,7 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   [[nodiscard]] bool watches() const { return monitor_ != nullptr; }
 
  private:
-  friend class Registration;
+  friend class RegistrationUse;
   struct Entry;
   using Lock = std::unique_lock<std::mutex>;
 
@@ -210,10 +210,10 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   [[nodiscard]] static bool hold(Entry& entry, uintptr_t start, uintptr_t end);
   [[nodiscard]] std::atomic<Entry*>& hint(uintptr_t start) const;
   // `frame` is that of acquire(): the call stack must not depend on whether the use is a hit.
-  [[nodiscard]] Registration begin(Entry& entry, bool hit, int64_t time, const UseContext& context,
-                                   const void* frame);
-  void record(Registration& made, const void* address, size_t bytes) const;
-  void end(Entry& entry, const Registration& use);
+  [[nodiscard]] RegistrationUse begin(Entry& entry, bool hit, int64_t time,
+                                      const UseContext& context, const void* frame);
+  void record(RegistrationUse& made, const void* address, size_t bytes) const;
+  void end(Entry& entry, const RegistrationUse& use);
   void catch_up();
   void sweep(Lock& lock);
   [[nodiscard]] Entry* find(uintptr_t start, uintptr_t end, bool known) const;
@@ -293,8 +293,8 @@ class CARIAMA_DTUTILS_EXPORT ChunkedRegistration {
   const std::byte* const end_;
   const size_t piece_bytes_;
   UseContext context_;
-  size_t begun_ = 0;                  // pieces
-  std::array<Registration, 2> held_;  // the older first
+  size_t begun_ = 0;                     // pieces
+  std::array<RegistrationUse, 2> held_;  // the older first
 };
 
 }  // namespace cariama

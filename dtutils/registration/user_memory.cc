@@ -83,7 +83,7 @@ absl::StatusOr<std::unique_ptr<LentMemory>> UserMemory::lend(std::byte* address,
     auto acquired = (*made)->acquire(address, bytes, context);
     if (!acquired.ok()) return acquired.status();
     if (!writes || has_access(acquired->region().access(), Access::kLocalWrite)) {
-      lent->registration_ = *std::move(acquired);
+      lent->use_ = *std::move(acquired);
       break;
     }
     if (again) {
@@ -94,8 +94,8 @@ absl::StatusOr<std::unique_ptr<LentMemory>> UserMemory::lend(std::byte* address,
     acquired->release();
     (*made)->forget(address, bytes);
   }
-  // Not owned: registration_ owns the region.
-  auto* const region = const_cast<MemoryRegion*>(&lent->registration_.region());
+  // Not owned: use_ owns the region.
+  auto* const region = const_cast<MemoryRegion*>(&lent->use_.region());
   lent->range_.emplace(std::vector<RegisteredRange::Registration>{
       {domain_.get(), std::shared_ptr<MemoryRegion>(std::shared_ptr<void>(), region)}});
   lent->memory_ = {address, bytes, &*lent->range_};

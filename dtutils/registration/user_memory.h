@@ -55,7 +55,7 @@ class CARIAMA_DTUTILS_EXPORT LentMemory {
   [[nodiscard]] RDMAMemory& memory() { return memory_; }
   [[nodiscard]] bool bounced() const { return !range_.has_value(); }
   // Returns true if the memory was bounced, or was registered before.
-  [[nodiscard]] bool was_hit() const { return bounced() || registration_.was_hit(); }
+  [[nodiscard]] bool was_hit() const { return bounced() || use_.was_hit(); }
   // If the memory was bounced, copies the bytes that the device has written to the user's memory.
   // Requires: lend_target() made this object, and the transfer has completed.
   void copy_back();
@@ -65,8 +65,8 @@ class CARIAMA_DTUTILS_EXPORT LentMemory {
   explicit LentMemory(GeneralAllocator& bounce) : bounce_(bounce) {}
 
   GeneralAllocator& bounce_;
-  Registration registration_;             // of the user's memory, unless it is bounced
-  std::optional<RegisteredRange> range_;  // names the region of registration_
+  RegistrationUse use_;                   // of the user's memory, unless it is bounced
+  std::optional<RegisteredRange> range_;  // names the region of use_
   RDMAMemory memory_;
   std::byte* target_ = nullptr;  // the user's memory that copy_back() fills
 };

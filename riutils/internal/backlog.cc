@@ -10,7 +10,7 @@ Backlog::~Backlog() {
   for (Segment& segment : segments_) link_.free(std::move(segment.memory));
 }
 
-absl::Status Backlog::append(const OutgoingCallView& call, EventReceiver& departure) {
+absl::Status Backlog::append(const OutgoingCallView& call, EventReceiver& transmission) {
   const uint64_t bytes = call.total();
   if (segments_.empty() || segments_.back().memory.size() - segments_.back().end < bytes) {
     auto memory = link_.allocate(std::max<size_t>(segment_bytes_, bytes));
@@ -25,7 +25,7 @@ absl::Status Backlog::append(const OutgoingCallView& call, EventReceiver& depart
   segment.end += bytes;
   bytes_ += bytes;
   appended_ += bytes;
-  if (departure) departures_.push_back({appended_, std::move(departure)});
+  if (transmission) transmissions_.push_back({appended_, std::move(transmission)});
   return absl::OkStatus();
 }
 
@@ -47,22 +47,22 @@ bool Backlog::pop(const Run& run) {
   segment.begin += run.bytes;
   bytes_ -= run.bytes;
   popped_ += run.bytes;
-  bool departed = false;
-  while (!departures_.empty() && departures_.front().at <= popped_) {
-    departures_.front().done.complete(absl::OkStatus());
-    departures_.pop_front();
-    departed = true;
+  bool transmitted = false;
+  while (!transmissions_.empty() && transmissions_.front().at <= popped_) {
+    transmissions_.front().done.complete(absl::OkStatus());
+    transmissions_.pop_front();
+    transmitted = true;
   }
   if (segment.begin == segment.end) {
     link_.free(std::move(segment.memory));
     segments_.pop_front();
   }
-  return departed;
+  return transmitted;
 }
 
 void Backlog::fail(const absl::Status& status) {
-  for (const Departure& departure : departures_) departure.done.complete(status);
-  departures_.clear();
+  for (const Transmission& transmission : transmissions_) transmission.done.complete(status);
+  transmissions_.clear();
   for (Segment& segment : segments_) link_.free(std::move(segment.memory));
   segments_.clear();
   bytes_ = 0;

@@ -37,16 +37,16 @@ class Backlog {
   [[nodiscard]] bool empty() const { return bytes_ == 0; }
   [[nodiscard]] uint64_t bytes() const { return bytes_; }
 
-  // Appends a call. `departure` is completed when the call is published; it is moved from if the
+  // Appends a call. `transmission` is completed when the call is published; it is moved from if the
   // result is OK. Error: that of ChannelLink::allocate.
-  [[nodiscard]] absl::Status append(const OutgoingCallView& call, EventReceiver& departure);
+  [[nodiscard]] absl::Status append(const OutgoingCallView& call, EventReceiver& transmission);
   // Returns the longest run of whole calls at the front that is not longer than `room` bytes. Its
   // `bytes` is 0 if the first call is longer than `room`. Requires: !empty().
   [[nodiscard]] Run front(uint64_t room);
-  // Removes a run that has been published, and completes its departures. Returns true if there were
-  // any. The allocator reuses its memory when the transport has finished with it.
+  // Removes a run that has been published, and completes its transmissions. Returns true if there
+  // were any. The allocator reuses its memory when the transport has finished with it.
   [[nodiscard]] bool pop(const Run& run);
-  // Removes all calls, which will not be published; fails their departures with `status`.
+  // Removes all calls, which will not be published; fails their transmissions with `status`.
   void fail(const absl::Status& status);
 
  private:
@@ -55,7 +55,7 @@ class Backlog {
     uint64_t begin = 0;
     uint64_t end = 0;
   };
-  struct Departure {
+  struct Transmission {
     uint64_t at;  // end of the call, in bytes appended since the beginning
     EventReceiver done;
   };
@@ -63,7 +63,7 @@ class Backlog {
   ChannelLink& link_;
   const size_t segment_bytes_;
   std::deque<Segment> segments_;
-  std::deque<Departure> departures_;
+  std::deque<Transmission> transmissions_;
   uint64_t bytes_ = 0;
   uint64_t appended_ = 0;
   uint64_t popped_ = 0;

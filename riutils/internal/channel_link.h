@@ -76,7 +76,7 @@ class ChannelLink {
   // Blocks until the condition holds or the deadline has passed; runs incoming calls meanwhile.
   // Returns true if the condition holds.
   [[nodiscard]] virtual bool wait(const std::function<bool()>& condition, Deadline deadline) = 0;
-  // Makes a helper thread call RingSender::drain() repeatedly until it returns true.
+  // Makes a drain thread call RingSender::drain() repeatedly until it returns true.
   virtual void drain_later() = 0;
   // Returns the number of the channel in a trace, which its receiver knows too
   // (ReceiverBackend::trace_stream()). This number and the offset of a publication determine the id

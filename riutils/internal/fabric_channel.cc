@@ -78,7 +78,7 @@ std::byte* FabricChannel::map(const RemoteMemoryLocator& remote) {
 std::optional<absl::StatusOr<ChannelLink::Path>> FabricChannel::open() {
   absl::Status there = check_destination(fabric_, rank_, destination_);
   if (!there.ok()) return there;
-  if (absl::Status started = runtime_.start_helper(); !started.ok()) return started;
+  if (absl::Status started = runtime_.start_drain_thread(); !started.ok()) return started;
   const auto met = runtime_.meet_peer(rank_, meeting_);
   if (!met.has_value()) return std::nullopt;
   if (!met->ok()) return met->status();

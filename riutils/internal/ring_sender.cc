@@ -60,10 +60,10 @@ void RingSender::fail(absl::Status status) {
   if (state_ == ChannelState::kFailed || state_ == ChannelState::kClosed) return;
   enter(ChannelState::kFailed);
   failure_ = std::move(status);
-  departed_.store(true, std::memory_order_release);
+  must_tell_waiters_.store(true, std::memory_order_release);
   backlog_.fail(failure_);
-  for (const EventReceiver& departure : departures_) departure.complete(failure_);
-  departures_.clear();
+  for (const EventReceiver& transmitted : transmitted_) transmitted.complete(failure_);
+  transmitted_.clear();
 }
 
 absl::Status RingSender::refusal() const {
@@ -100,7 +100,7 @@ void RingSender::close(const absl::Status& why) {
 }
 
 void RingSender::tell_waiters() {
-  if (departed_.exchange(false, std::memory_order_acq_rel)) link_.tell_waiters();
+  if (must_tell_waiters_.exchange(false, std::memory_order_acq_rel)) link_.tell_waiters();
 }
 
 // ---- The window ---------------------------------------------------------------------------------
@@ -237,16 +237,16 @@ absl::Status RingSender::flush_batch(Transmitter* transmitter, const char* cause
     fail(status);
     return status;
   }
-  if (departures_.empty()) return status;
-  for (const EventReceiver& departure : departures_) departure.complete(absl::OkStatus());
-  departures_.clear();
-  departed_.store(true, std::memory_order_release);
+  if (transmitted_.empty()) return status;
+  for (const EventReceiver& transmitted : transmitted_) transmitted.complete(absl::OkStatus());
+  transmitted_.clear();
+  must_tell_waiters_.store(true, std::memory_order_release);
   return status;
 }
 
-CallResult RingSender::flush() {
+absl::Status RingSender::flush() {
   if (window_open_ && batch_is_empty()) return {};
-  if (window_open_ && publishes_by_store_ && departures_.empty()) return publish_batch(position_);
+  if (window_open_ && publishes_by_store_ && transmitted_.empty()) return publish_batch(position_);
   const TellWaiters tell(*this);
   const std::lock_guard lock(mutex_);
   if (state_ == ChannelState::kFailed) return failure_;
@@ -276,7 +276,7 @@ CallResult RingSender::publish_batch(std::byte* next) {
 CallResult RingSender::batch_slowly(const OutgoingCallView& call, WhenNoRoom when) {
   std::byte* const at = position_;
   const auto total = static_cast<ptrdiff_t>(call.total());
-  if (!window_open_ || !publishes_by_store_ || !departures_.empty() || call.id.value == 0 ||
+  if (!window_open_ || !publishes_by_store_ || !transmitted_.empty() || call.id.value == 0 ||
       batch_is_empty() || chunk_end() - at < total) {
     EventReceiver nothing;
     return send_slowly(call, when, true, nothing);
@@ -343,7 +343,7 @@ CallResult RingSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when
     if (absl::Status refused = refusal(); !refused.ok()) return refused;
     const bool inside = link_.inside_call();
     // A sender that defers further calls also moves deferred calls into chunks. Otherwise the
-    // helper thread might never empty the backlog.
+    // drain thread might never empty the backlog.
     if (!backlog_.empty() && when.defer && !inside && writer_ != nullptr &&
         drain_backlog(path_->transmitter) == Progress::kFailed) {
       return failure_;
@@ -364,7 +364,7 @@ CallResult RingSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when
                                                     : "publish: call that is not batched");
           if (status.ok()) transmitted.complete(status);
         } else if (transmitted) {
-          departures_.push_back(std::move(transmitted));
+          transmitted_.push_back(std::move(transmitted));
         }
         open_window(batch);
         return status;
@@ -417,7 +417,7 @@ absl::Status RingSender::defer(const OutgoingCallView& call, EventReceiver& tran
   counts_.deferred_bytes_high_water = std::max(counts_.deferred_bytes_high_water, backlog_.bytes());
   if (state_ == ChannelState::kUnopened) enter(ChannelState::kOpening);
   if (state_ == ChannelState::kOpen) enter(ChannelState::kBacklogged);
-  call_helper();
+  wake_drain_thread();
   return absl::OkStatus();
 }
 
@@ -430,14 +430,14 @@ bool RingSender::look_for_room(uint64_t deferred_before) {
     return true;
   }
   if (!backlog_.empty()) {
-    if (writer_ == nullptr) return false;  // the helper thread sets the channel up
+    if (writer_ == nullptr) return false;  // the drain thread sets the channel up
     switch (drain_backlog(path_->transmitter)) {
       case Progress::kDone:
       case Progress::kFailed:
         return true;
       case Progress::kGrant:
         want_chunks();
-        // The helper thread gets the same error at its next attempt, and fails the channel if the
+        // The drain thread gets the same error at its next attempt, and fails the channel if the
         // error is permanent.
         static_cast<void>(poll_requests(lock));
         [[fallthrough]];

@@ -8,7 +8,7 @@
 //
 // Calls that do not fit now may be deferred (RetryAsync, ovfl): they are encoded once, in
 // registered memory, in the order of issue. While calls are deferred, the window is closed, so that
-// no call overtakes them. The owner and the process's helper thread move deferred calls into
+// no call overtakes them. The owner and the process's drain thread move deferred calls into
 // chunks; both hold mutex_.
 //
 // While the window is open, no other thread accesses the chunk, and the owner fills it without
@@ -18,7 +18,7 @@
 // No thread waits while it holds mutex_, neither for the receiver nor for the answer to a request
 // nor for the completion of a transfer (a post may wait for a free slot of the send queue). Every
 // step either does its work or returns why it cannot (Progress); the owner waits outside, and the
-// helper thread retries.
+// drain thread retries.
 #ifndef CARIAMA_RIUTILS_INTERNAL_RING_SENDER_H_
 #define CARIAMA_RIUTILS_INTERNAL_RING_SENDER_H_
 
@@ -101,20 +101,20 @@ class RingSender final : public ChannelSender {
   [[nodiscard]] absl::Status setup() override;
   [[nodiscard]] CallResult send_slowly(const OutgoingCallView& call, WhenNoRoom when, bool batch,
                                        EventReceiver& transmitted) override;
-  [[nodiscard]] CallResult flush() override;
+  [[nodiscard]] absl::Status flush() override;
   [[nodiscard]] bool batch_is_old() const override;
 
   // Moves deferred calls into chunks as far as there is room, and ends the channel if shutdown()
-  // could not. Returns true if nothing is left to do. Called by helper threads: `transmitter_of`
+  // could not. Returns true if nothing is left to do. Called by the drain thread: `transmitter_of`
   // returns a Transmitter of the calling thread; it is called only when the path is known. Blocks
   // at most for a connection to the receiver's process.
   bool drain(const std::function<Transmitter*()>& transmitter_of);
 
   // Flushes, waits until no call is deferred, and writes the end of the channel for the receiver,
   // which frees the chunks when it has run all calls. Later calls return FAILED_PRECONDITION.
-  // Errors: DEADLINE_EXCEEDED (the receiver did not make room in time; a helper thread continues,
+  // Errors: DEADLINE_EXCEEDED (the receiver did not make room in time; a drain thread continues,
   // and shutdown() may be called again), UNAVAILABLE. If the first chunks were requested and no
-  // call needs them, returns OK; when they are granted, a helper thread ends the channel.
+  // call needs them, returns OK; when they are granted, a drain thread ends the channel.
   [[nodiscard]] absl::Status shutdown(Deadline deadline);
   // As shutdown(), if that needs no waiting, and if no later call of this channel is expected: the
   // channel is open, no call is deferred, no grant is outstanding, and no function of the owner
@@ -140,13 +140,13 @@ class RingSender final : public ChannelSender {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  // Declared before the lock of a function that completes departures, so that it tells their
-  // waiters without the lock.
+  // Declared before the lock of a function that completes objects of transmitted_, so that it tells
+  // their waiters without the lock.
   class TellWaiters {
    public:
     explicit TellWaiters(RingSender& sender) : sender_(sender) {}
     ~TellWaiters() {
-      if (sender_.departed_.load(std::memory_order_relaxed)) sender_.tell_waiters();
+      if (sender_.must_tell_waiters_.load(std::memory_order_relaxed)) sender_.tell_waiters();
     }
     TellWaiters(const TellWaiters&) = delete;
     TellWaiters& operator=(const TellWaiters&) = delete;
@@ -240,7 +240,7 @@ class RingSender final : public ChannelSender {
   [[nodiscard]] Progress drain_backlog(Transmitter* transmitter);
   // kClosing: publishes what is left and the end of the channel. Returns kDone in state kClosed.
   [[nodiscard]] Progress finish(Transmitter* transmitter);
-  void call_helper();
+  void wake_drain_thread();
   void tell_waiters();
   // The condition on which send_slowly() and shutdown() wait. Locks mutex_. Returns true if there
   // may be room now, or if the channel has failed or ended. Moves deferred calls into chunks.
@@ -317,9 +317,9 @@ class RingSender final : public ChannelSender {
   bool pulling_ = false;
 
   Backlog backlog_;
-  bool helper_called_ = false;             // the helper thread will call drain()
-  std::vector<EventReceiver> departures_;  // completed when the batch is published
-  std::atomic<bool> departed_{false};      // threads may sleep until a completed departure
+  bool drain_requested_ = false;                // the drain thread will call drain()
+  std::vector<EventReceiver> transmitted_;      // completed when the batch is published
+  std::atomic<bool> must_tell_waiters_{false};  // threads may sleep until a completed object
   std::chrono::steady_clock::time_point batch_since_{};
   MessengerStatistics counts_;
 };

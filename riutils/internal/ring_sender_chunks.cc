@@ -114,7 +114,7 @@ absl::Status RingSender::await_chunks(Lock& lock) {
     const TraceScope trace("riutils", "stall: chunks requested", "chunks", wanted_);
     const auto look = [&] {
       Lock again(mutex_);
-      // The helper thread may have taken the answer, and it may have been an error.
+      // The drain thread may have taken the answer, and it may have been an error.
       if (ring_.size() == 0 && refusal().ok()) want_chunks();
       granted = poll_requests(again);
       return !granted.ok() || *granted;
@@ -285,14 +285,14 @@ RingSender::Progress RingSender::drain_backlog(Transmitter* transmitter) {
       fail(status);
       return Progress::kFailed;
     }
-    if (backlog_.pop(run)) departed_.store(true, std::memory_order_release);
+    if (backlog_.pop(run)) must_tell_waiters_.store(true, std::memory_order_release);
   }
   if (state_ == ChannelState::kBacklogged) enter(ChannelState::kOpen);
   return Progress::kDone;
 }
 
-void RingSender::call_helper() {
-  if (!std::exchange(helper_called_, true)) link_.drain_later();
+void RingSender::wake_drain_thread() {
+  if (!std::exchange(drain_requested_, true)) link_.drain_later();
 }
 
 bool RingSender::drain(const std::function<Transmitter*()>& transmitter_of) {
@@ -301,7 +301,7 @@ bool RingSender::drain(const std::function<Transmitter*()>& transmitter_of) {
   for (;;) {
     const bool opens = state_ == ChannelState::kOpening && !backlog_.empty();
     if (!opens && state_ != ChannelState::kBacklogged && state_ != ChannelState::kClosing) {
-      helper_called_ = false;
+      drain_requested_ = false;
       return true;
     }
     if (absl::Status status = link_.status(); !status.ok()) {
@@ -367,7 +367,7 @@ absl::Status RingSender::shutdown(Deadline deadline) {
   const bool ended = look_for_end() || link_.wait([&] { return look_for_end(); }, deadline);
   const std::lock_guard lock(mutex_);
   if (state_ == ChannelState::kFailed) return failure_;
-  if (state_ == ChannelState::kClosing) call_helper();
+  if (state_ == ChannelState::kClosing) wake_drain_thread();
   if (ended) return absl::OkStatus();
   return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
                     peer_ + " did not make room for " + std::to_string(backlog_.bytes()) +
@@ -405,7 +405,7 @@ bool RingSender::look_for_end() {
     if (backlog_.empty()) return true;
     if (writer_ != nullptr) {
       want_chunks();
-      // The helper thread gets the same error at its next attempt, and fails the channel if the
+      // The drain thread gets the same error at its next attempt, and fails the channel if the
       // error is permanent.
       static_cast<void>(poll_requests(lock));
     }

@@ -14,8 +14,8 @@
 namespace cariama::internal {
 namespace {
 
-// Interval at which the helper retries while calls are deferred. The receiver reports consumed
-// chunks by a plain WRITE, which wakes no thread.
+// Interval at which the drain thread retries while calls are deferred. The receiver reports
+// consumed chunks by a plain WRITE, which wakes no thread.
 constexpr std::chrono::microseconds kPause{100};
 
 std::unique_ptr<CallSourceRegistry> make_runtime(Fabric& fabric) {
@@ -39,7 +39,7 @@ Runtime::~Runtime() { disconnect(); }
 // ---- Requests of peers --------------------------------------------------------------------------
 
 MeetReply Runtime::meet() {
-  const uint32_t rank = running_fabric() == nullptr ? fabric_.rank() : running_source();
+  const Rank rank = running_fabric() == nullptr ? fabric_.rank() : running_source();
   const ProtectionDomain* const domain = rank == fabric_.rank() ? nullptr : fabric_.domain(rank);
   const RDMAMemory& rung = doorbells(fabric_);
   return {.doorbells = domain != nullptr
@@ -52,7 +52,7 @@ MeetReply Runtime::meet() {
           .fences_ringers = has_barrier_ ? uint64_t{1} : 0};
 }
 
-ChunkReply Runtime::grant(uint32_t rank, const ChunkRequest& request) {
+ChunkReply Runtime::grant(Rank rank, const ChunkRequest& request) {
   if (request.worker < incoming_.size()) return incoming_[request.worker]->grant(rank, request);
   ChunkReply reply;
   reply.code = static_cast<int32_t>(absl::StatusCode::kOutOfRange);
@@ -61,7 +61,7 @@ ChunkReply Runtime::grant(uint32_t rank, const ChunkRequest& request) {
 
 // ---- Outgoing channels --------------------------------------------------------------------------
 
-absl::StatusOr<Transmitter*> Runtime::transmitter(uint32_t rank, uint32_t index, ChannelUser user) {
+absl::StatusOr<Transmitter*> Runtime::transmitter(Rank rank, ThreadIndex index, ChannelUser user) {
   {
     const std::lock_guard lock(mutex_);
     const auto found = transmitters_.find({rank, index, user});
@@ -78,7 +78,7 @@ absl::StatusOr<Transmitter*> Runtime::transmitter(uint32_t rank, uint32_t index,
 }
 
 std::optional<absl::StatusOr<MeetReply>> Runtime::meet_peer(
-    uint32_t rank, std::unique_ptr<Question<MeetReply>>& request) {
+    Rank rank, std::unique_ptr<Question<MeetReply>>& request) {
   if (rank == fabric_.rank()) return meet();
   {
     const std::lock_guard lock(mutex_);
@@ -132,45 +132,45 @@ std::shared_ptr<const NodeMap> Runtime::nodes(uint32_t processes_per_node) {
   return nodes;
 }
 
-// ---- The helper ---------------------------------------------------------------------------------
+// ---- The drain thread ---------------------------------------------------------------------------
 
 void Runtime::drain_later(FabricChannel* channel) {
-  const std::lock_guard lock(helper_mutex_);
+  const std::lock_guard lock(drain_mutex_);
   if (stopping_.load(std::memory_order_relaxed)) return;
   waiting_.push_back(channel->weak_from_this());
-  call_helper();
+  wake_drain_thread();
 }
 
-absl::Status Runtime::start_helper() {
+absl::Status Runtime::start_drain_thread() {
   if (absl::Status open = status(); !open.ok()) return open;
-  const std::lock_guard lock(helper_mutex_);
-  return run_helper();
+  const std::lock_guard lock(drain_mutex_);
+  return run_drain_thread();
 }
 
-absl::Status Runtime::run_helper() {
-  if (by_hand_ || helper_.joinable() || stopping_.load(std::memory_order_relaxed)) {
+absl::Status Runtime::run_drain_thread() {
+  if (by_hand_ || drain_thread_.joinable() || stopping_.load(std::memory_order_relaxed)) {
     return absl::OkStatus();
   }
-  auto thread = start_thread([this] { help(); });
+  auto thread = start_thread([this] { drain_channels(); });
   if (!thread.ok()) return thread.status();
-  helper_ = *std::move(thread);
+  drain_thread_ = *std::move(thread);
   return absl::OkStatus();
 }
 
-void Runtime::call_helper() {
+void Runtime::wake_drain_thread() {
   has_work_.store(true, std::memory_order_release);
-  // Fails only in a process that has opened no channel itself: see start_helper().
-  if (absl::Status runs = run_helper(); !runs.ok()) {
-    report_once("riutils helper", std::string(runs.message()), "");
+  // Fails only in a process that has opened no channel itself: see start_drain_thread().
+  if (absl::Status runs = run_drain_thread(); !runs.ok()) {
+    report_once("drain thread", std::string(runs.message()), "");
   }
   work_.ring();
 }
 
-Transmitter* Runtime::helper_transmitter(uint32_t rank, uint32_t index) {
+Transmitter* Runtime::drain_transmitter(Rank rank, ThreadIndex index) {
   // The connection of worker `index`, which other workers may share.
   auto queue = fabric_.connection(rank, index);
   if (!queue.ok()) return nullptr;
-  auto& transmitter = helper_transmitters_[*queue];
+  auto& transmitter = drain_transmitters_[*queue];
   if (transmitter == nullptr) {
     auto made = Transmitter::create(**queue);
     if (!made.ok()) return nullptr;
@@ -179,14 +179,14 @@ Transmitter* Runtime::helper_transmitter(uint32_t rank, uint32_t index) {
   return transmitter.get();
 }
 
-void Runtime::help() {
-  name_trace_thread("helper of channels");
+void Runtime::drain_channels() {
+  name_trace_thread("drain thread");
   DoorbellSleeper sleeper(work_);
   const auto stopping = [&] { return stopping_.load(std::memory_order_acquire); };
   bool more = false;
   while (!stopping()) {
-    // If some channels still have deferred calls, the helper retries them after kPause. Otherwise
-    // it sleeps until it gets work.
+    // If some channels still have deferred calls, the drain thread retries them after kPause.
+    // Otherwise it sleeps until it gets work.
     const Deadline deadline = more ? deadline_after(kPause) : kForever;
     static_cast<void>(
         wait_until([&] { return stopping() || has_work_.load(std::memory_order_acquire); },
@@ -195,25 +195,25 @@ void Runtime::help() {
   }
 }
 
-void Runtime::help_once() {
-  if (helping_ || stopping_.load(std::memory_order_acquire)) return;
+void Runtime::drain_once() {
+  if (draining_ || stopping_.load(std::memory_order_acquire)) return;
   if (left_.empty() && !has_work_.load(std::memory_order_acquire)) return;
-  helping_ = true;
+  draining_ = true;
   static_cast<void>(retry());
-  helping_ = false;
+  draining_ = false;
 }
 
 // Retries the channels that have deferred calls. Returns true if some still have deferred calls.
 bool Runtime::retry() {
   std::vector<uint32_t> dead;
   {
-    const std::lock_guard lock(helper_mutex_);
+    const std::lock_guard lock(drain_mutex_);
     left_.insert(left_.end(), waiting_.begin(), waiting_.end());
     waiting_.clear();
     dead.swap(dead_);
     has_work_.store(false, std::memory_order_release);
   }
-  for (const uint32_t rank : dead) tell_of_death(rank);
+  for (const Rank rank : dead) tell_of_death(rank);
   // Without service threads the answers to requests for chunks arrive only while a thread polls.
   if (fabric_.options().service_threads == 0 && !left_.empty()) {
     static_cast<void>(wait_polling(
@@ -223,7 +223,7 @@ bool Runtime::retry() {
     const std::shared_ptr<FabricChannel> channel = weak.lock();
     return channel == nullptr || stopping_.load(std::memory_order_acquire) ||
            channel->send_pending(
-               [&] { return helper_transmitter(channel->rank(), channel->index()); });
+               [&] { return drain_transmitter(channel->rank(), channel->index()); });
   });
   // Threads may wait for calls that have now been published.
   if (removed != 0) tell_waiters(fabric_);
@@ -232,7 +232,7 @@ bool Runtime::retry() {
 
 // ---- CallSourceRegistry -------------------------------------------------------------------------
 
-void Runtime::event(uint32_t rank, uint32_t value) {
+void Runtime::event(Rank rank, uint32_t value) {
   // The channel's number contains the worker's index.
   const uint32_t number = value >> 16;
   const auto worker = static_cast<uint32_t>(number % incoming_.size());
@@ -241,16 +241,16 @@ void Runtime::event(uint32_t rank, uint32_t value) {
   static_cast<void>(wake_worker(fabric_, fabric_.rank(), worker));
 }
 
-// The thread that detected the failure may be inside a channel and hold its mutex, so the helper
+// The thread that detected the failure may be inside a channel and hold its mutex, so the drain
 // thread notifies the channels.
-void Runtime::peer_died(uint32_t rank) {
-  const std::lock_guard lock(helper_mutex_);
+void Runtime::peer_died(Rank rank) {
+  const std::lock_guard lock(drain_mutex_);
   if (stopping_.load(std::memory_order_relaxed)) return;
   dead_.push_back(rank);
-  call_helper();
+  wake_drain_thread();
 }
 
-void Runtime::tell_of_death(uint32_t rank) {
+void Runtime::tell_of_death(Rank rank) {
   std::vector<std::shared_ptr<FabricChannel>> channels;
   {
     const std::lock_guard lock(mutex_);
@@ -263,7 +263,7 @@ void Runtime::tell_of_death(uint32_t rank) {
   for (const auto& incoming : incoming_) incoming->peer_died(rank);
 }
 
-uint64_t Runtime::begun(uint32_t rank) {
+uint64_t Runtime::begun(Rank rank) {
   uint64_t sum = 0;
   std::vector<std::shared_ptr<FabricChannel>> channels;
   {
@@ -283,7 +283,7 @@ uint64_t Runtime::begun(uint32_t rank) {
   return sum;
 }
 
-uint64_t Runtime::ended(uint32_t rank) {
+uint64_t Runtime::ended(Rank rank) {
   uint64_t sum = 0;
   for (const auto& incoming : incoming_) sum += incoming->consumed_bytes(rank);
   return sum;
@@ -309,16 +309,16 @@ void Runtime::finalized() {
 
 void Runtime::stop() {
   {
-    const std::lock_guard lock(helper_mutex_);
+    const std::lock_guard lock(drain_mutex_);
     stopping_.store(true, std::memory_order_release);
   }
   work_.ring();
-  if (helper_.joinable()) helper_.join();
+  if (drain_thread_.joinable()) drain_thread_.join();
 }
 
 void Runtime::disconnect() {
   stop();
-  helper_transmitters_.clear();
+  drain_transmitters_.clear();
   for (const auto& incoming : incoming_) incoming->disconnect();
   std::vector<std::shared_ptr<FabricChannel>> retired;
   {

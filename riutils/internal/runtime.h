@@ -1,5 +1,5 @@
 // The state of this layer for one fabric: the incoming and outgoing channels of this process, and
-// the helper thread that sends deferred calls.
+// the drain thread that sends deferred calls.
 #ifndef CARIAMA_RIUTILS_INTERNAL_RUNTIME_H_
 #define CARIAMA_RIUTILS_INTERNAL_RUNTIME_H_
 
@@ -51,18 +51,18 @@ class Runtime final : public CallSourceRegistry {
 
   // ---- Requests of peers, executed in the service thread.
   [[nodiscard]] MeetReply meet();
-  [[nodiscard]] ChunkReply grant(uint32_t rank, const ChunkRequest& request);
+  [[nodiscard]] ChunkReply grant(Rank rank, const ChunkRequest& request);
 
   // ---- Outgoing channels.
   // Returns the Transmitter by which channels of worker `index` send to process `rank`. Only `user`
   // may use it.
-  [[nodiscard]] absl::StatusOr<Transmitter*> transmitter(uint32_t rank, uint32_t index,
+  [[nodiscard]] absl::StatusOr<Transmitter*> transmitter(Rank rank, ThreadIndex index,
                                                          ChannelUser user = ChannelUser::kWorker);
   // Returns the properties of process `rank`. On first use, requests them from that process by
   // `request`, and returns nullopt until the answer has come. May block for a connection, and then
   // runs incoming calls.
   [[nodiscard]] std::optional<absl::StatusOr<MeetReply>> meet_peer(
-      uint32_t rank, std::unique_ptr<Question<MeetReply>>& request);
+      Rank rank, std::unique_ptr<Question<MeetReply>>& request);
   // Returns the answer to a question and destroys the question; nullopt until it is answered.
   template <typename Reply>
   [[nodiscard]] static std::optional<absl::StatusOr<Reply>> answer_to(
@@ -82,9 +82,9 @@ class Runtime final : public CallSourceRegistry {
   void drain_later(FabricChannel* channel);
   // Returns OK, or the reason why no channel may be opened any more.
   [[nodiscard]] absl::Status status() const;
-  // Starts the helper thread unless it runs: an opened channel may defer calls. Errors: those of
+  // Starts the drain thread unless it runs: an opened channel may defer calls. Errors: those of
   // status(), RESOURCE_EXHAUSTED (threads).
-  [[nodiscard]] absl::Status start_helper();
+  [[nodiscard]] absl::Status start_drain_thread();
   [[nodiscard]] const std::shared_ptr<BroadcastRoutes>& broadcast_routes() const {
     return broadcast_routes_;
   }
@@ -95,40 +95,40 @@ class Runtime final : public CallSourceRegistry {
   [[nodiscard]] const std::shared_ptr<RouteFailures>& route_failures() const {
     return route_failures_;
   }
-  [[nodiscard]] const Forwarder& forwarder(uint32_t index) const {
+  [[nodiscard]] const Forwarder& forwarder(ThreadIndex index) const {
     return incoming_[index]->forwarder();
   }
 
   [[nodiscard]] uint64_t next_serial() { return next_serial_.fetch_add(1); }
-  // For simulations, in which a helper thread would act in real time: makes the runtime start no
-  // helper thread. The caller calls help_once() repeatedly instead, in one thread at a time.
+  // For simulations, in which a drain thread would act in real time: makes the runtime start no
+  // drain thread. The caller calls drain_once() repeatedly instead, in one thread at a time.
   // Requires: no thread uses the runtime yet.
-  void help_by_hand() { by_hand_ = true; }
-  // Does the work of the helper thread once: retries the deferred calls, and reports failed
+  void drain_by_hand() { by_hand_ = true; }
+  // Does the work of the drain thread once: retries the deferred calls, and reports failed
   // processes to the channels. Returns immediately if the calling thread is already in this
   // function.
-  CARIAMA_RIUTILS_EXPORT void help_once();
+  CARIAMA_RIUTILS_EXPORT void drain_once();
   // For tests: the next channel gets this serial number.
   void begin_serials_at(uint64_t serial) { next_serial_.store(serial); }
 
   // ---- CallSourceRegistry
-  [[nodiscard]] CallSource& source(uint32_t index) override { return *incoming_[index]; }
-  void event(uint32_t rank, uint32_t value) override;
-  void peer_died(uint32_t rank) override;
-  [[nodiscard]] uint64_t begun(uint32_t rank) override;
-  [[nodiscard]] uint64_t ended(uint32_t rank) override;
+  [[nodiscard]] CallSource& source(ThreadIndex index) override { return *incoming_[index]; }
+  void event(Rank rank, uint32_t value) override;
+  void peer_died(Rank rank) override;
+  [[nodiscard]] uint64_t begun(Rank rank) override;
+  [[nodiscard]] uint64_t ended(Rank rank) override;
   void finalized() override;
   void stop() override;
   void disconnect() override;
 
  private:
-  void help();
+  void drain_channels();
   bool retry();
-  // Require that helper_mutex_ is locked.
-  [[nodiscard]] absl::Status run_helper();
-  void call_helper();
-  void tell_of_death(uint32_t rank);
-  [[nodiscard]] Transmitter* helper_transmitter(uint32_t rank, uint32_t index);
+  // Require that drain_mutex_ is locked.
+  [[nodiscard]] absl::Status run_drain_thread();
+  void wake_drain_thread();
+  void tell_of_death(Rank rank);
+  [[nodiscard]] Transmitter* drain_transmitter(Rank rank, ThreadIndex index);
   void forget_released();
 
   Fabric& fabric_;
@@ -147,18 +147,19 @@ class Runtime final : public CallSourceRegistry {
   std::vector<std::shared_ptr<FabricChannel>> retired_;
   std::map<uint32_t, uint64_t> begun_before_;  // rank → bytes accepted by destroyed channels
 
-  std::mutex helper_mutex_;  // guards waiting_, dead_ and the start of helper_
+  std::mutex drain_mutex_;  // guards waiting_, dead_ and the start of drain_thread_
   std::vector<std::weak_ptr<FabricChannel>> waiting_;
   std::vector<uint32_t> dead_;
-  std::thread helper_;
+  std::thread drain_thread_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> has_work_{false};
   Doorbell work_;
   bool by_hand_ = false;
-  bool helping_ = false;                            // a call of help_once() runs
-  std::vector<std::weak_ptr<FabricChannel>> left_;  // channels to retry; used by the helper only
+  bool draining_ = false;  // a call of drain_once() runs
+  std::vector<std::weak_ptr<FabricChannel>>
+      left_;  // channels to retry; used by the drain thread only
   std::map<TransmitQueue*, std::unique_ptr<Transmitter>>
-      helper_transmitters_;  // used by the helper only
+      drain_transmitters_;  // used by the drain thread only
 };
 
 }  // namespace cariama::internal

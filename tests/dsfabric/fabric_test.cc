@@ -144,8 +144,9 @@ TEST_P(FabricTest, ThreadsShareQueuePairs) {
   };
   const auto nodes =
       static_cast<uint32_t>(1 + *std::max_element(numa_nodes().begin(), numa_nodes().end()));
-  for (const Case& one : {Case{QueuePairSharing::kProcess, 1}, Case{QueuePairSharing::kNode, nodes},
-                          Case{QueuePairSharing::kThread, 3}}) {
+  for (const Case& one :
+       {Case{QueuePairSharing::kProcess, 1}, Case{QueuePairSharing::kNumaNode, nodes},
+        Case{QueuePairSharing::kThread, 3}}) {
     sum = 0;
     LocalJobOptions options = job_of(2, 3);
     options.fabric.queue_pair_sharing = one.sharing;
@@ -161,7 +162,7 @@ TEST_P(FabricTest, ThreadsShareQueuePairs) {
       for (uint32_t index = 0; index < 3; ++index) {
         queues.insert(must(fabric.connection(other, index)));
       }
-      if (one.sharing != QueuePairSharing::kNode) {
+      if (one.sharing != QueuePairSharing::kNumaNode) {
         EXPECT_EQ(queues.size(), one.expected);
       } else {
         EXPECT_LE(queues.size(), nodes);
@@ -187,8 +188,8 @@ TEST_P(FabricTest, AllocatorsAreChosen) {
     EXPECT_EQ(fabric.this_thread()->buffers().options().unit_bytes, 8192u);
     EXPECT_EQ(fabric.this_thread()->buffers().allocate()->size(), 8192u);
     EXPECT_TRUE(absl::IsResourceExhausted(fabric.memory().allocate(size_t{5} << 20).status()));
-    EXPECT_NE(fabric.transport(1 - fabric.rank()), "");
-    EXPECT_EQ(fabric.transport(fabric.rank()), "");
+    EXPECT_NE(fabric.device_description(1 - fabric.rank()), "");
+    EXPECT_EQ(fabric.device_description(fabric.rank()), "");
   });
 }
 

@@ -22,7 +22,7 @@ class ResettingCall final : public internal::PendingCall {
   void complete(const absl::Status&, std::span<const std::byte>) override {
     EXPECT_TRUE(object_.done());
     object_.reset();
-    EXPECT_TRUE(object_.expect(0).ok());
+    EXPECT_TRUE(internal::RemoteObjectAccess::expect(object_, 0).ok());
   }
 
  private:
@@ -36,7 +36,7 @@ TEST(RemoteObject, FailureFromBeforeAResetDoesNotEndALaterOperation) {
     ASSERT_TRUE(object.ok()) << object.status();
     internal::Replies& replies = internal::replies_of(fabric);
     static_cast<void>(replies.pending().add(0, std::make_unique<ResettingCall>(*object)));
-    const auto place = object->expect(0);
+    const auto place = internal::RemoteObjectAccess::expect(*object, 0);
     ASSERT_TRUE(place.ok()) << place.status();
     // The process that ran the call writes its outcome.
     std::atomic_ref(*reinterpret_cast<uint64_t*>(place->handle))
@@ -44,7 +44,7 @@ TEST(RemoteObject, FailureFromBeforeAResetDoesNotEndALaterOperation) {
     replies.fail(0, absl::UnavailableError("the peer is dead"));
     EXPECT_EQ(object->operations_left(), 1u);
     EXPECT_TRUE(object->status().ok()) << object->status();
-    EXPECT_TRUE(object->forget());
+    EXPECT_TRUE(internal::RemoteObjectAccess::forget(*object));
   });
 }
 

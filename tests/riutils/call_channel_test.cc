@@ -23,6 +23,7 @@ using internal::ChannelControl;
 using internal::chunk_capacity;
 using internal::ChunkHeader;
 using internal::EndMarker;
+using internal::WhenNoRoom;
 using testing::Bytes;
 using testing::ChannelRig;
 using testing::RigOptions;
@@ -139,7 +140,7 @@ void Channel::follow_random_schedules(
           ASSERT_TRUE(rig.sender().flush().ok());
           break;
         case 2:
-          if (rig.drain_wanted) rig.help();
+          if (rig.drain_wanted) rig.drain();
           break;
         case 4:
         case 5: {
@@ -505,7 +506,7 @@ TEST_P(Channel, GrowthEndsWhereMemoryEnds) {
   EXPECT_TRUE(absl::IsResourceExhausted(send<false>(none, kRetry).status()));
 }
 
-// Inside a call, the first call of a channel is deferred under every policy. Until the helper
+// Inside a call, the first call of a channel is deferred under every policy. Until the drain
 // thread has set the channel up, Fail is refused; the receiver is not behind then.
 TEST_P(Channel, InsideACallTheSetUpIsLeftToTheHelper) {
   ChannelRig rig(GetParam(), {.chunk_bytes = 1024});
@@ -519,7 +520,7 @@ TEST_P(Channel, InsideACallTheSetUpIsLeftToTheHelper) {
       << refused;
   EXPECT_TRUE(send<false>(rig, kRetry).ok());
   rig.in_call = false;
-  while (rig.drain_wanted) rig.help();
+  while (rig.drain_wanted) rig.drain();
   EXPECT_TRUE(send<false>(rig, kFail).ok());
   ASSERT_TRUE(rig.receive_all());
   expect_all_run();

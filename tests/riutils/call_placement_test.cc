@@ -119,7 +119,7 @@ TEST_P(Consumers, RunCallsForThreadsThatAreBusy) {
       }
     }
     EXPECT_EQ(messengers[kThreads].arrival(), GetParam().arrival);
-    EXPECT_TRUE(messengers.shutdown_all(soon()));
+    EXPECT_TRUE(messengers.shutdown_all(soon()).ok());
   });
   for (uint32_t to = kThreads; to < 2 * kThreads; ++to) {
     EXPECT_EQ(all[to].count.load(), kThreads * kCalls);
@@ -158,7 +158,7 @@ TEST(ProcessConsumer, IsOneThread) {
             run));
       }
       EXPECT_TRUE(fabric.wait([&] { return run.done(); }, soon()));
-      EXPECT_TRUE(messengers.shutdown_all(soon()));
+      EXPECT_TRUE(messengers.shutdown_all(soon()).ok());
     }
     local.meet(6);
   });
@@ -190,7 +190,7 @@ TEST_P(FlushAge, OldBatchesAreFlushedAndYoungOnesAreNot) {
       for (int i = 0; i < 10; ++i) ASSERT_TRUE(aggregator.call([] {}));
       aggregator.process_calls();
       EXPECT_EQ(publications(aggregator), 0u);
-      EXPECT_TRUE(aggregator.flush());
+      EXPECT_TRUE(aggregator.flush().ok());
       EXPECT_EQ(publications(aggregator), 1u);
       // A batch that reaches flush_bytes is published before its age.
       struct Load {
@@ -221,7 +221,7 @@ TEST_P(FlushAge, OldBatchesAreFlushedAndYoungOnesAreNot) {
       ASSERT_TRUE(aggregators.call<RemoteNotify>(
           1, [] {}, run));
       EXPECT_TRUE(fabric.wait([&] { return aggregators.process_calls_all(), run.done(); }, soon()));
-      EXPECT_TRUE(aggregators.shutdown_all(soon()));
+      EXPECT_TRUE(aggregators.shutdown_all(soon()).ok());
     }
   });
 }

@@ -72,7 +72,7 @@ TEST_P(CallResults, FuturesReturnValuesAndErrors) {
     RDMAAggregator aggregator(messenger);
     Future<int> batched = aggregator.async_call([] { return 7; });
     EXPECT_FALSE(batched.ready());
-    EXPECT_TRUE(aggregator.flush());
+    EXPECT_TRUE(aggregator.flush().ok());
     EXPECT_EQ(must(batched.get(soon())), 7);
 
     RDMAMessengerGlobal messengers(*fabric.this_thread(), small());
@@ -86,7 +86,7 @@ TEST_P(CallResults, FuturesReturnValuesAndErrors) {
     EXPECT_TRUE(absl::IsOutOfRange(refused.get(soon()).status()));
     RDMAMessenger invalid(*fabric.this_thread(), 99, small());
     EXPECT_TRUE(absl::IsOutOfRange(invalid.async_call([] { return 1; }).get(soon()).status()));
-    EXPECT_TRUE(messengers.shutdown_all(soon()));
+    EXPECT_TRUE(messengers.shutdown_all(soon()).ok());
     EXPECT_EQ(messenger.shutdown(soon()), absl::OkStatus());
   });
 }
@@ -123,7 +123,7 @@ TEST_P(CallResults, CoroutinesAwaitFutures) {
   });
 }
 
-// A helper thread publishes deferred calls. The thread that waits for their publication sleeps.
+// The drain thread publishes deferred calls. The thread that waits for their publication sleeps.
 class DeferredCalls : public CallResults {};
 INSTANTIATE_TEST_SUITE_P(On, DeferredCalls,
                          ::testing::Values(ChannelCase{"shm", Arrival::kAuto},
@@ -318,7 +318,7 @@ TEST_P(CallResults, AfterFinalizeAllCallsReturnUnavailable) {
       expect_unavailable(one->setup());
     }
     expect_unavailable(aggregator.call(touch).status());
-    expect_unavailable(aggregator.flush().status());
+    expect_unavailable(aggregator.flush());
     expect_unavailable(broadcast(fabric, touch).status());
     expect_unavailable(RDMAMessengerGlobal(self).broadcast(touch).status());
     EXPECT_EQ(done.operations_left(), 1u);  // no call was accepted

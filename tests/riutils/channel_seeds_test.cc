@@ -71,7 +71,7 @@ void send(Calls& calls, uint32_t me, uint32_t kind, std::mt19937_64& random) {
         must(calls.template call<RetryAsync>(numbered, load).status());
     }
   }
-  must(calls.flush().status());
+  must(calls.flush());
 }
 
 void run_everything(Fabric& fabric, uint64_t seed) {
@@ -109,7 +109,7 @@ void run_everything(Fabric& fabric, uint64_t seed) {
   must(plain.call_return([](int a, int b) { return a + b; }, answer, done, 40, 2).status());
   must(plain.call_buffer<Sync, RemoteNotify>(take, &source, 0, kBytes, done).status());
   must(batches.call_buffer<Async, RemoteNotify>(take, &source, 0, kBytes, done).status());
-  must(batches.flush().status());
+  must(batches.flush());
   for (uint64_t i = 0; i < kTargets; ++i) {
     must(plain
              .call_buffer<RemoteNotify>(take, &source, 0, kBytes,

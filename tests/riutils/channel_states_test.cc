@@ -11,6 +11,7 @@ namespace cariama {
 namespace {
 
 using internal::ChannelState;
+using internal::WhenNoRoom;
 using testing::ChannelRig;
 using testing::RigOptions;
 using testing::RigTransport;
@@ -99,9 +100,9 @@ TEST_P(ChannelStates, FollowTheTable) {
   EXPECT_TRUE(absl::IsDeadlineExceeded(rig.sender().shutdown(Deadline::min())));
   EXPECT_EQ(state(), ChannelState::kClosing);
   EXPECT_TRUE(absl::IsFailedPrecondition(send(rig, kWait).status()));
-  // Without the owner, the helper thread ends the channel.
+  // Without the owner, the drain thread ends the channel.
   while (!rig.receiver()->ended()) {
-    if (rig.drain_wanted) rig.help();
+    if (rig.drain_wanted) rig.drain();
     rig.receive();
   }
   EXPECT_EQ(state(), ChannelState::kClosed);
@@ -126,13 +127,13 @@ TEST_P(ChannelStates, ADeferredCallDoesNotWaitForAGrant) {
   EXPECT_EQ(rig.waits, 0u);
   EXPECT_EQ(rig.sender().statistics().deferred, 100u);
   EXPECT_EQ(rig.sender().state(), ChannelState::kBacklogged);
-  // The helper thread does not wait for the grant either.
-  for (int i = 0; i < 3; ++i) rig.help();
+  // The drain thread does not wait for the grant either.
+  for (int i = 0; i < 3; ++i) rig.drain();
   EXPECT_EQ(rig.waits, 0u);
   EXPECT_TRUE(rig.drain_wanted);
   rig.grants_late = false;
   // If the sender pulls the receiver's count, the READ has to complete first.
-  for (int i = 0; i < 100'000 && rig.granted == 1; ++i) rig.help();
+  for (int i = 0; i < 100'000 && rig.granted == 1; ++i) rig.drain();
   EXPECT_GT(rig.granted, 1u);
   ASSERT_TRUE(rig.receive_all());
   expect_all_run();
@@ -164,10 +165,10 @@ TEST_P(ChannelStates, AGrantAfterShutdownIsReturned) {
   EXPECT_EQ(rig.sender().state(), ChannelState::kClosing);
   EXPECT_FALSE(rig.sender().is_released());
   ASSERT_TRUE(rig.drain_wanted);
-  rig.help();
+  rig.drain();
   EXPECT_TRUE(rig.drain_wanted) << "the request has no answer yet";
   rig.grants_late = false;
-  rig.help();
+  rig.drain();
   EXPECT_FALSE(rig.drain_wanted);
   EXPECT_EQ(rig.sender().state(), ChannelState::kClosed);
   ASSERT_NE(rig.receiver(), nullptr);
@@ -184,7 +185,7 @@ TEST_P(ChannelStates, ARefusalAfterShutdownEndsTheChannel) {
   EXPECT_TRUE(rig.sender().shutdown(kForever).ok());
   rig.grants_late = false;
   rig.grants_left = 0;
-  rig.help();
+  rig.drain();
   EXPECT_EQ(rig.sender().state(), ChannelState::kClosed);
   EXPECT_TRUE(rig.sender().is_released());
 }
@@ -210,12 +211,12 @@ TEST_P(ChannelStates, WaitersLearnThatADeferredCallWasTransmitted) {
   while (rig.sender().statistics().deferred < 2 * rig.calls_per_chunk(16)) {
     ASSERT_TRUE(send(rig, kDefer).ok());
   }
-  rig.help();
+  rig.drain();
   EXPECT_FALSE(transmitted.done());
   EXPECT_EQ(rig.told, 0u);
   for (int i = 0; i < 100'000 && !transmitted.done(); ++i) {
     rig.receive(rig.calls_per_chunk(16));
-    rig.help();
+    rig.drain();
   }
   EXPECT_TRUE(transmitted.done());
   EXPECT_TRUE(rig.drain_wanted) << "further calls are deferred";
@@ -224,7 +225,7 @@ TEST_P(ChannelStates, WaitersLearnThatADeferredCallWasTransmitted) {
   expect_all_run();
 }
 
-// The helper thread may take the answer to the request of a thread in setup(), and the answer may
+// The drain thread may take the answer to the request of a thread in setup(), and the answer may
 // be an error.
 TEST_P(ChannelStates, SetupDoesNotTakeAnErrorOfTheHelperForAGrant) {
   ChannelRig rig(GetParam(), small_chunks(1, 2));
@@ -234,7 +235,7 @@ TEST_P(ChannelStates, SetupDoesNotTakeAnErrorOfTheHelperForAGrant) {
   ASSERT_TRUE(rig.drain_wanted);
   rig.grants_left = 0;
   int requests = 0;
-  // The thread asks and looks again; then the helper thread looks and takes the answer.
+  // The thread asks and looks again; then the drain thread looks and takes the answer.
   rig.on_obtain = [&] { rig.grants_late = ++requests <= 2; };
   const absl::Status set_up = rig.sender().setup();
   EXPECT_FALSE(set_up.ok()) << "no chunk was granted";

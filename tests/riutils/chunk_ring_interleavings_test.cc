@@ -10,7 +10,7 @@
 // that reuses the memory of a transfer in flight is detected.
 //
 // The steps of a system are: an action of the sender, a polling round of the receiver, a round of
-// the helper thread, the arrival of a piece, and the arrival of a count of consumed chunks. The
+// the drain thread, the arrival of a piece, and the arrival of a count of consumed chunks. The
 // objects of the real code cannot be copied. Therefore the test reaches a state by repeating the
 // steps that lead to it, and compares states by the values that determine them: everything that the
 // sender has read, the position of the receiver, the chunks, and the transfers in flight.
@@ -58,6 +58,7 @@ using internal::ChannelReceiver;
 using internal::ChunkHeader;
 using internal::ReceiverBackend;
 using internal::RingSender;
+using internal::WhenNoRoom;
 using testing::must;
 
 constexpr uint64_t kChunkBytes = MessengerOptions::kMinChunkBytes;
@@ -237,7 +238,7 @@ class Execution final : public ChannelLink, public ReceiverBackend {
   // Returns what is wrong in a state in which no step changes anything any more, or "".
   [[nodiscard]] std::string wrong_at_the_end() const {
     if (action_ < instance_.actions.size()) return "the sender waits for ever";
-    if (drain_wanted_) return "the helper thread waits for ever";
+    if (drain_wanted_) return "the drain thread waits for ever";
     if (ran_.count != calls_) return "a call was lost";
     if (instance_.actions.back() != Action::kShutdown) return "";
     if (!receiver_->ended()) return "the receiver does not see the end";
@@ -330,7 +331,7 @@ class Execution final : public ChannelLink, public ReceiverBackend {
     RingCall call{calls_ + 1, {}};
     call.data.fill(RingCall::data_of(call.number));
     const WhenNoRoom when = WhenNoRoom::of(Fail, action == Action::kDeferred);
-    const absl::Status status = action == Action::kFlush      ? sender_->flush().status()
+    const absl::Status status = action == Action::kFlush      ? sender_->flush()
                                 : action == Action::kShutdown ? sender_->shutdown({})
                                 : action == Action::kBatched
                                     ? sender_->send<true>(make_call(call), when).status()

@@ -14,6 +14,7 @@
 namespace cariama {
 namespace {
 
+using internal::WhenNoRoom;
 using testing::ChannelRig;
 using testing::RigOptions;
 

@@ -229,7 +229,7 @@ TEST(ReturnedChunksOfIdleChannels, AreReturnedAfterTheGivenTime) {
       const uint64_t before = ran.load();
       ASSERT_TRUE(calls.call(1, [] { ++ran; }));
       ASSERT_TRUE(calls.call(2, [] { ++ran; }));
-      ASSERT_TRUE(calls.flush_all());
+      ASSERT_TRUE(calls.flush_all().ok());
       EXPECT_TRUE(wait_until([&] { return ran.load() == before + 2; }, soon()));
       uint64_t used = 0;
       const Deadline deadline = soon();
@@ -240,10 +240,10 @@ TEST(ReturnedChunksOfIdleChannels, AreReturnedAfterTheGivenTime) {
         calls.process_calls_all();
       }
       EXPECT_EQ(calls[2].statistics().chunks_returned, 0u);
-      ASSERT_TRUE(calls.flush_all());
+      ASSERT_TRUE(calls.flush_all().ok());
       EXPECT_TRUE(wait_until([&] { return ran.load() == before + 2 + used; }, soon()));
     }
-    EXPECT_TRUE(calls.shutdown_all(soon()));
+    EXPECT_TRUE(calls.shutdown_all(soon()).ok());
     for (const uint32_t rank : {1, 2}) must(call(fabric, rank, [] { over = true; }));
   });
 }
@@ -269,7 +269,7 @@ TEST(ReturnedChunksOfRoutedCalls, AreObtainedAgain) {
       for (uint32_t thread = 0; thread < 4; ++thread) {
         ASSERT_TRUE(calls.call(thread, [] { ++ran; }));
       }
-      ASSERT_TRUE(calls.flush());
+      ASSERT_TRUE(calls.flush().ok());
       EXPECT_TRUE(wait_until(
           [&] {
             calls.process_calls();
@@ -281,7 +281,7 @@ TEST(ReturnedChunksOfRoutedCalls, AreObtainedAgain) {
       EXPECT_EQ(calls.return_idle_chunks(), calls.statistics().channels);
       EXPECT_EQ(calls.statistics().buffer_bytes, 0u);
     }
-    EXPECT_TRUE(calls.shutdown(soon()));
+    EXPECT_TRUE(calls.shutdown(soon()).ok());
     for (const uint32_t rank : {1, 2, 3}) must(call(fabric, rank, [] { over = true; }));
   });
 }

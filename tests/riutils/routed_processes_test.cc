@@ -38,12 +38,12 @@ void note_routed(uint32_t from, uint64_t number, uint64_t sum) {
 }
 
 // Waits until the aggregator has been told of a failure. Returns the failure.
-CallResult flush_until_it_fails(Fabric& fabric, RoutedAggregator& aggregator) {
-  CallResult flushed;
+absl::Status flush_until_it_fails(Fabric& fabric, RoutedAggregator& aggregator) {
+  absl::Status flushed;
   EXPECT_TRUE(fabric.wait(
       [&] {
         flushed = aggregator.flush();
-        return !flushed;
+        return !flushed.ok();
       },
       soon()));
   return flushed;
@@ -70,7 +70,7 @@ TEST(RoutedProcesses, SixteenProcessesCallEachOther) {
         }
       }
     }
-    EXPECT_TRUE(aggregator.flush());
+    EXPECT_TRUE(aggregator.flush().ok());
     must(detector.wait(soon()));
     EXPECT_EQ(routed_arrivals.count.load(), 16 * kCalls);
     EXPECT_EQ(routed_arrivals.disorder, 0u);
@@ -80,7 +80,7 @@ TEST(RoutedProcesses, SixteenProcessesCallEachOther) {
     EXPECT_EQ(statistics.forwarding_channels, 3u);  // its own calls take one hop
     EXPECT_EQ(statistics.routed, 3 * 3 * kCalls);   // three destinations on three nodes
     EXPECT_EQ(statistics.forwarded, 3 * 3 * kCalls);
-    EXPECT_TRUE(aggregator.shutdown(soon()));
+    EXPECT_TRUE(aggregator.shutdown(soon()).ok());
   });
 }
 
@@ -104,7 +104,7 @@ void lose_a_router(Fabric& fabric) {
     EXPECT_EQ(aggregator.next_hop(3), ThreadId(2));
     EXPECT_TRUE(aggregator.call(3, [] { note_routed(0, 0, 0); }));
     EXPECT_TRUE(aggregator.call(1, [] {}));
-    EXPECT_TRUE(aggregator.flush());
+    EXPECT_TRUE(aggregator.flush().ok());
     const pid_t victim = must(async_call(fabric, 2, [] { return getpid(); }).get(soon()));
     EXPECT_EQ(kill(victim, SIGKILL), 0);
     EXPECT_TRUE(fabric.wait([&] { return !fabric.peer_status(2).ok(); }, soon()));
@@ -127,8 +127,8 @@ void lose_a_router(Fabric& fabric) {
     RoutedAggregator later(*fabric.this_thread(), kNodesOfTwo);
     EXPECT_EQ(later.next_hop(3), ThreadId(3));
     EXPECT_TRUE(later.call(3, [] { ++ended; }));
-    EXPECT_TRUE(later.flush());
-    EXPECT_TRUE(later.shutdown(soon()));
+    EXPECT_TRUE(later.flush().ok());
+    EXPECT_TRUE(later.shutdown(soon()).ok());
     EXPECT_TRUE(fabric.wait([&] { return ended.load() == 2; }, soon()));
   } else {
     if (fabric.rank() == 1) {
@@ -136,12 +136,12 @@ void lose_a_router(Fabric& fabric) {
       EXPECT_TRUE(fabric.wait([&] { return ended.load() == 1; }, soon()));  // rank 2 is dead
       EXPECT_EQ(aggregator.next_hop(2), ThreadId(3));
       EXPECT_TRUE(aggregator.call(3, [] { ++ended; }));
-      EXPECT_TRUE(aggregator.flush());
+      EXPECT_TRUE(aggregator.flush().ok());
     } else {
       EXPECT_TRUE(fabric.wait([&] { return ended.load() == 2; }, soon()));  // from 0 and 1
     }
     tell(0);
-    EXPECT_TRUE(aggregator.shutdown(soon()));
+    EXPECT_TRUE(aggregator.shutdown(soon()).ok());
   }
   must(fabric.finalize(soon()));
 }
@@ -160,23 +160,23 @@ void lose_a_destination(Fabric& fabric) {
   if (fabric.rank() == 0) {
     EXPECT_TRUE(fabric.wait([&] { return ready.load() == 1; }, soon()));
     EXPECT_TRUE(aggregator.call(3, [] { must(call(*running_fabric(), 0, [] { ++arrived; })); }));
-    EXPECT_TRUE(aggregator.flush());
+    EXPECT_TRUE(aggregator.flush().ok());
     EXPECT_TRUE(fabric.wait([&] { return arrived.load() == 1; }, soon()));
     const pid_t victim = must(async_call(fabric, 3, [] { return getpid(); }).get(soon()));
     EXPECT_EQ(kill(victim, SIGKILL), 0);
     // No further call is needed: the router tells the senders of earlier calls.
-    const CallResult flushed = flush_until_it_fails(fabric, aggregator);
+    const absl::Status flushed = flush_until_it_fails(fabric, aggregator);
     testing::expect_dead(flushed, fabric, 3);
-    EXPECT_THAT(std::string(flushed.status().message()), HasSubstr(fabric.label(2)));
+    EXPECT_THAT(std::string(flushed.message()), HasSubstr(fabric.label(2)));
     testing::expect_dead(aggregator.call(3, [] {}), fabric, 3);
     // Calls to the router itself still run.
     EXPECT_TRUE(aggregator.call(2, [] { ++ended; }));
-    EXPECT_FALSE(aggregator.flush());
+    EXPECT_FALSE(aggregator.flush().ok());
     testing::expect_dead(aggregator.shutdown(soon()), fabric, 3);
     must(call(fabric, 1, [] { ++ended; }));
   } else {
     EXPECT_TRUE(fabric.wait([&] { return ended.load() == 1; }, soon()));
-    EXPECT_TRUE(aggregator.shutdown(soon()));
+    EXPECT_TRUE(aggregator.shutdown(soon()).ok());
   }
   must(fabric.finalize(soon()));
 }
@@ -191,7 +191,7 @@ void call_a_dead_destination(Fabric& fabric) {
   RoutedAggregator aggregator(*fabric.this_thread(), kNodesOfTwo);
   if (fabric.rank() == 0) {
     EXPECT_TRUE(aggregator.call(3, [] { must(call(*running_fabric(), 0, [] { ++arrived; })); }));
-    EXPECT_TRUE(aggregator.flush());
+    EXPECT_TRUE(aggregator.flush().ok());
     EXPECT_TRUE(fabric.wait([&] { return arrived.load() == 1; }, soon()));
     const pid_t victim = must(async_call(fabric, 3, [] { return getpid(); }).get(soon()));
     EXPECT_EQ(kill(victim, SIGKILL), 0);

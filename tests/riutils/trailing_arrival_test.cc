@@ -29,6 +29,7 @@ using internal::ChunkHeader;
 using internal::EndMarker;
 using internal::ReceiverBackend;
 using internal::TrailingWord;
+using internal::WhenNoRoom;
 using testing::Bytes;
 using testing::ChannelRig;
 using testing::RigTransport;

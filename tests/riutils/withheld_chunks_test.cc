@@ -23,6 +23,7 @@
 namespace cariama {
 namespace {
 
+using internal::ChannelSender;
 using testing::LocalJob;
 using testing::LocalJobOptions;
 using testing::must;
@@ -60,7 +61,8 @@ TEST(WithheldChunks, ABrokenSenderReachesNoOtherChannel) {
     RDMAMessenger broken(*fabric.this_thread(), 1);
     must(broken.call([] { ++ran; }));
     ASSERT_EQ(broken.arrival(), Arrival::kMapped);
-    std::byte* const place = Window::position(broken.sender());
+    std::byte* const place =
+        Window::position(internal::ChannelAccess<RDMAMessenger>::sender(broken));
     internal::publish_word(place, internal::word_of(internal::EndMarker::make(0, 0x7f)));
     must(call(fabric, 1, [] {}));  // wakes the receiver
     EXPECT_TRUE(fabric.wait_polling([] { return closed.load(); }, soon()));
@@ -105,7 +107,7 @@ void lose_a_sender_that_lives(Fabric& fabric) {
     must(lost.call([] { ++ran; }));
     EXPECT_EQ(lost.arrival(), Arrival::kMapped);
     EXPECT_EQ(must(async_call(fabric, 1, [] { return ran.load(); }).get(soon())), 1);
-    std::byte* const place = Window::position(lost.sender());
+    std::byte* const place = Window::position(internal::ChannelAccess<RDMAMessenger>::sender(lost));
     job.victim = getpid();
     break_link(fabric, 1);
     EXPECT_TRUE(comes(job.stored));
@@ -152,7 +154,8 @@ TEST(WithheldChunks, ALostSenderReachesNoOtherChannel) {
 void call_a_lost_process(Fabric& fabric) {
   if (fabric.rank() == 1) return testing::wait_to_be_killed(fabric);
   const pid_t victim = must(async_call(fabric, 1, [] { return getpid(); }).get(soon()));
-  internal::Runtime::of(fabric).help_by_hand();  // the channel itself does not learn of the failure
+  internal::Runtime::of(fabric)
+      .drain_by_hand();  // the channel itself does not learn of the failure
   RDMAMessenger messenger(*fabric.this_thread(), 1);
   must(messenger.setup());
   EXPECT_EQ(messenger.arrival(), Arrival::kMapped);

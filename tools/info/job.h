@@ -39,7 +39,7 @@ inline absl::StatusOr<JobPath> use_path(ThreadContext& self, Rank to,
   Fabric& fabric = self.fabric();
   JobPath path;
   path.to = to;
-  path.transport = fabric.transport(to);
+  path.transport = fabric.device_description(to);
   path.messenger = std::make_unique<RDMAMessenger>(self, fabric.thread_of(to), options);
   if (absl::Status ready = path.messenger->setup(); !ready.ok()) return ready;
   return path;

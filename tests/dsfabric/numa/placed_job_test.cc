@@ -139,7 +139,7 @@ void expect_to_be_placed(const std::vector<Expected>& places) {
   must(detector.wait(soon()));
   EXPECT_EQ(good_buffers.load(), kCalls * (fabric->size() - 1));
   EXPECT_EQ(bad_buffers.load(), 0u);
-  must(messengers.shutdown_all(soon()).status());
+  must(messengers.shutdown_all(soon()));
   must(fabric->finalize(soon()));
 }
 

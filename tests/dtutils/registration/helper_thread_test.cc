@@ -114,7 +114,7 @@ Outcome replay(const std::vector<Message>& trace, std::shared_ptr<RegistrationPo
   Outcome outcome;
   // By call site, and the two messages before.
   std::map<std::array<uintptr_t, 3>, int> uses;
-  std::multimap<int64_t, Registration> running;  // by their end
+  std::multimap<int64_t, RegistrationUse> running;  // by their end
   const auto end_before = [&](int64_t time) {
     while (!running.empty() && running.begin()->first <= time) {
       it.run_until(running.begin()->first);

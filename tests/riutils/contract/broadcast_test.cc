@@ -314,7 +314,7 @@ void broadcast_one_sided(const testing::LocalJobOptions& options) {
     ASSERT_TRUE(wait_for_the_end(fabric));
     local.meet(fabric.total_threads());
     if (global) {
-      EXPECT_TRUE(global->shutdown_all(soon()));
+      EXPECT_TRUE(global->shutdown_all(soon()).ok());
     }
   });
 }

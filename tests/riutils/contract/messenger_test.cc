@@ -273,7 +273,7 @@ TEST_P(Messenger, AllToAll) {
       }
       if (i % 16 == 0) messengers.process_calls_all();
     }
-    EXPECT_TRUE(messengers.flush_all());
+    EXPECT_TRUE(messengers.flush_all().ok());
     EXPECT_FALSE(messengers.call(kTotal, [] {}));
     EXPECT_EQ(messengers.channels(), kTotal);
     const auto arrived = [&] {
@@ -283,7 +283,7 @@ TEST_P(Messenger, AllToAll) {
       return true;
     };
     EXPECT_TRUE(fabric.wait(arrived, soon()));
-    EXPECT_EQ(messengers.shutdown_all(soon()).status(), absl::OkStatus());
+    EXPECT_EQ(messengers.shutdown_all(soon()), absl::OkStatus());
   });
   for (const Tally& tally : run) {
     EXPECT_EQ(tally.count.load(), kCalls);
@@ -291,7 +291,7 @@ TEST_P(Messenger, AllToAll) {
   }
 }
 
-// A helper thread sends deferred calls without any further step of the thread that issued them.
+// The drain thread sends deferred calls without any further step of the thread that issued them.
 TEST_P(MessengerInThreads, RetryAsyncIsFinishedByAHelper) {
   std::vector<Tally> run(1);
   tallies = &run;

@@ -109,12 +109,12 @@ void call_all(Fabric& fabric, RoutedAggregator& aggregator, const RoutedRuns& ru
                 absl::OkStatus());
     }
   }
-  ASSERT_EQ(aggregator.flush().status(), absl::OkStatus());
+  ASSERT_EQ(aggregator.flush(), absl::OkStatus());
   const uint64_t all = uint64_t{fabric.total_threads()} * fabric.total_threads() * calls;
   // Calls to other processes wake no thread of this one: poll.
   EXPECT_TRUE(fabric.wait_polling([&] { return runs.count.load() == all; }, soon()))
       << runs.count.load();
-  EXPECT_EQ(aggregator.shutdown(soon()).status(), absl::OkStatus());
+  EXPECT_EQ(aggregator.shutdown(soon()), absl::OkStatus());
 }
 
 void expect_in_order(const RoutedRuns& runs) {
@@ -193,9 +193,9 @@ TEST_P(Routed, ACallLongerThanAChunkIsRefused) {
     EXPECT_TRUE(absl::IsOutOfRange(aggregator.call(4, [] {}).status()));
     const Bytes bytes = testing::pattern(0, 8);
     EXPECT_TRUE(aggregator.call_buffer(to, RoutedCall{me, to, 0}, bytes));
-    EXPECT_TRUE(aggregator.flush());
+    EXPECT_TRUE(aggregator.flush().ok());
     EXPECT_TRUE(fabric.wait_polling([&] { return runs_.count.load() == 4; }, soon()));
-    EXPECT_TRUE(aggregator.shutdown(soon()));
+    EXPECT_TRUE(aggregator.shutdown(soon()).ok());
   });
   expect_in_order(runs_);
 }
@@ -214,9 +214,9 @@ TEST_P(Routed, EachSenderMayHaveItsOwnChunkSize) {
         ASSERT_TRUE(aggregator.call_buffer(to, RoutedCall{me, to, i}, bytes));
       }
     }
-    EXPECT_TRUE(aggregator.flush());
+    EXPECT_TRUE(aggregator.flush().ok());
     EXPECT_TRUE(fabric.wait_polling([&] { return runs_.count.load() == 4 * 4 * 20; }, soon()));
-    EXPECT_TRUE(aggregator.shutdown(soon()));
+    EXPECT_TRUE(aggregator.shutdown(soon()).ok());
   });
   expect_in_order(runs_);
 }
@@ -236,7 +236,7 @@ TEST_P(Routed, ATerminationDetectorWaitsForBothHops) {
       if (steps == 0) return;
       const uint32_t here = running_fabric()->rank();
       must(aggregators[here]->call((here * 5 + steps) % kProcesses, Walk{steps - 1}).status());
-      must(aggregators[here]->flush().status());
+      must(aggregators[here]->flush());
     }
   };
   LocalJob local(job(kProcesses));
@@ -249,10 +249,10 @@ TEST_P(Routed, ATerminationDetectorWaitsForBothHops) {
     for (uint32_t to = 0; to < kProcesses; ++to) {
       EXPECT_TRUE(aggregator.call(to, Walk{kSteps}));
     }
-    EXPECT_TRUE(aggregator.flush());
+    EXPECT_TRUE(aggregator.flush().ok());
     must(detector.wait(soon()));
     EXPECT_EQ(hops.load(), kProcesses * kProcesses * (kSteps + 1));
-    EXPECT_TRUE(aggregator.shutdown(soon()));
+    EXPECT_TRUE(aggregator.shutdown(soon()).ok());
   });
 }
 
@@ -284,7 +284,7 @@ TEST_P(RoutedInThreads, ASlowDestinationIsFeltByTheSender) {
           }
           ++sent;
         }
-        EXPECT_TRUE(aggregator.flush());
+        EXPECT_TRUE(aggregator.flush().ok());
         static_cast<void>(fabric.wait([] { return false; }, pause()));
       }
       EXPECT_LT(sent, kMost) << "memory is not bounded";
@@ -300,7 +300,7 @@ TEST_P(RoutedInThreads, ASlowDestinationIsFeltByTheSender) {
     }
     EXPECT_TRUE(fabric.wait_polling(all_run, soon()))
         << runs_.count.load() << " of " << accepted.load();
-    EXPECT_TRUE(aggregator.shutdown(soon()));
+    EXPECT_TRUE(aggregator.shutdown(soon()).ok());
   });
   EXPECT_NE(postponed.load(), 0u);
   expect_in_order(runs_);

@@ -110,7 +110,7 @@ ChannelRig::ChannelRig(const RigOptions& rig, const MessengerOptions& options)
   far_ = make_end(std::move(far_device));
   must(near_.queue->queue_pair().connect(far_.queue->queue_pair().address(), {.peer = "far"}));
   must(far_.queue->queue_pair().connect(near_.queue->queue_pair().address(), {.peer = "near"}));
-  helper_ = std::make_unique<Transmitter>(must(Transmitter::create(*near_.queue)));
+  drain_transmitter_ = std::make_unique<Transmitter>(must(Transmitter::create(*near_.queue)));
   control_ = must(near_.memory->allocate(2 * sizeof(ChannelControl)));
   std::memset(control_.get_buffer(), 0, control_.size());
   push_word_ = must(far_.memory->allocate(sizeof(uint64_t)));
@@ -120,7 +120,7 @@ ChannelRig::ChannelRig(const RigOptions& rig, const MessengerOptions& options)
 ChannelRig::~ChannelRig() {
   sender_.reset();
   receiver_.reset();
-  helper_.reset();
+  drain_transmitter_.reset();
   for (End* end : {&near_, &far_}) {
     end->transmitter.reset();
     end->queue.reset();
@@ -153,7 +153,7 @@ size_t ChannelRig::receive(size_t most) {
 bool ChannelRig::receive_all() {
   const auto deadline = std::chrono::steady_clock::now() + kPatience;
   while (std::chrono::steady_clock::now() < deadline) {
-    if (drain_wanted) help();
+    if (drain_wanted) drain();
     receive();
     if (receiver_ != nullptr && receiver_->consumed_bytes() == sender_->accepted_bytes()) {
       return true;
@@ -172,9 +172,9 @@ size_t ChannelRig::calls_per_chunk(size_t bytes) const {
   return (chunk_capacity(options_.chunk_bytes) - trailing) / (bytes + trailing);
 }
 
-void ChannelRig::help() {
-  const bool inside = std::exchange(in_call, false);  // a helper thread is never inside a call
-  drain_wanted = !sender_->drain([this] { return helper_.get(); });
+void ChannelRig::drain() {
+  const bool inside = std::exchange(in_call, false);  // the drain thread is never inside a call
+  drain_wanted = !sender_->drain([this] { return drain_transmitter_.get(); });
   in_call = inside;
 }
 
@@ -248,7 +248,7 @@ bool ChannelRig::wait(const std::function<bool()>& condition, Deadline deadline)
     poll();
     if (!polls_while_waiting) continue;
     if (receiver_ != nullptr) receiver_->run(3);
-    if (drain_wanted) help();
+    if (drain_wanted) drain();
   }
   return true;
 }

@@ -71,8 +71,8 @@ class ChannelRig final : public internal::ChannelLink, public internal::Receiver
   // Returns how the sender gets the number of consumed chunks: as MessengerOptions state, on an
   // ordered transport.
   [[nodiscard]] Consumption consumption() const;
-  // Executes one round of the helper thread: drains deferred calls.
-  void help();
+  // Executes one round of the drain thread: drains deferred calls.
+  void drain();
 
   // Recorded events.
   uint64_t granted = 0;
@@ -146,7 +146,7 @@ class ChannelRig final : public internal::ChannelLink, public internal::Receiver
   internal::IncomingMap<std::byte*> map_;
   std::unique_ptr<internal::RingSender> sender_;
   std::unique_ptr<internal::ChannelReceiver> receiver_;
-  std::unique_ptr<Transmitter> helper_;
+  std::unique_ptr<Transmitter> drain_transmitter_;
 };
 
 }  // namespace cariama::testing
