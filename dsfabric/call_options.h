@@ -18,11 +18,13 @@ inline constexpr Notification RemoteNotify = Notification::kConsumed;
 // The policy of a call for which the destination has no room (Seriema §4.4.1, appendix). A
 // one-sided call with kFail or kRetry first waits for a grant of further chunks, if one can be
 // obtained, at most MessengerOptions::timeout. The first call of a messenger waits for the
-// messenger's set-up under every policy. To avoid that wait, call setup() before.
+// messenger's set-up under every policy. To avoid that wait, call setup() before. The first call to
+// a process waits for the connection to it, at most FabricOptions::timeout.
 enum class WhenFull : uint8_t {
   kFail,   // returns RESOURCE_EXHAUSTED, or DEADLINE_EXCEEDED after such a wait; nothing was sent
   kRetry,  // waits for room, and runs incoming calls meanwhile
-  kRetryAsync,  // defers the call: returns immediately; the sender sends it later, in order
+  kRetryAsync,  // defers the call: the sender sends it later, in order. Beyond the limit of
+                // deferred bytes, and for a call within the process: as kFail
 };
 inline constexpr WhenFull Fail = WhenFull::kFail;
 inline constexpr WhenFull Retry = WhenFull::kRetry;

@@ -16,7 +16,7 @@ namespace cariama {
 
 // An absl::Status that also converts to bool. 8 bytes; folds away where the call is inlined and
 // succeeds. [[nodiscard]]: a call that was not accepted does not run, and its completions are not
-// notified.
+// notified. Exception: a broadcast without an object for `consumed` (riutils/broadcast.h).
 class [[nodiscard]] CallResult {
  public:
   CallResult() = default;                                          // OK

@@ -10,7 +10,7 @@
 //   transmitted  A one-sided call was published. A send-based call was accepted: handed to the
 //                transport, or deferred. (The closure, the arguments and a buffer that travels
 //                with the call were copied, and may be reused, when the calling function
-//                returned.)
+//                returned.) Of a broadcast: the parts for all children were accepted.
 //   consumed     The destination has run the call: a buffer that it READ may be reused. For
 //                call_return: the result is in place.
 //
@@ -34,8 +34,13 @@
 //
 // Promise. If the call is accepted (its CallResult is OK), each object gets its event once:
 // success, or the failure that prevents it. If the call is not accepted, Synchronizers and
-// callbacks get nothing, and a Future is ready with the error. Synchronizers and RemoteObjects must
-// live until their event. An event without an object costs nothing.
+// callbacks get nothing, and a Future is ready with the error. Synchronizers, RemoteObjects and the
+// result of call_return must live until their event. An event without an object costs nothing; the
+// exception is a span with Sync or Async, whose use one answer ends.
+//
+// Failures of `consumed`: INTERNAL (the function threw; the buffer could not be read),
+// INVALID_ARGUMENT (the destination found the arguments malformed), UNIMPLEMENTED (it does not know
+// the function), UNAVAILABLE (its process is dead).
 #ifndef CARIAMA_DSFABRIC_COMPLETIONS_H_
 #define CARIAMA_DSFABRIC_COMPLETIONS_H_
 

@@ -2,12 +2,12 @@
 // use, that call each other (Seriema §3, §4.3). The main header of this layer.
 //
 //   int main() {
-//     auto job = Fabric::create({.threads = 2});  // started by cariama-run, mpirun, or alone
+//     auto job = Fabric::create({.threads = 1});  // started by cariama-run, mpirun, or alone
 //     Fabric& fabric = **job;
 //     auto self = fabric.init_thread(0);          // this thread is now worker 0
-//     call(fabric, 1, [from = fabric.rank()] { std::cout << "rank " << from << " calls\n"; });
+//     CallResult sent = call(fabric, fabric.thread_of(0), [from = fabric.rank()] { ... });
 //     while (...) fabric.process_calls();         // runs the calls sent to this thread
-//     fabric.finalize(deadline_after(10s));
+//     absl::Status ended = fabric.finalize(deadline_after(10s));
 //   }
 //
 // Names. A process has a Rank, 0 to size() - 1. Each has threads() long-lived threads; thread
@@ -20,7 +20,7 @@
 // completion for `consumed` (completions.h) reports a call that did not run. The destination thread
 // chooses where its calls run: in the thread itself, when it calls process_calls() or waits; in
 // helper threads of the process; or in one consumer thread for the whole process. At any time, one
-// thread runs the calls to a given destination.
+// thread runs the calls to a given destination, except calls with Async (send_call.h).
 //
 // Inside a call no operation waits for credits. If the receiver has no room, calls sent inside a
 // call are deferred, up to deferred_bytes per process, and sent later in order. So calls that call
@@ -108,8 +108,9 @@ CARIAMA_DSFABRIC_EXPORT ThreadContext& require_context(ThreadContext* context);
 class CARIAMA_DSFABRIC_EXPORT Fabric {
  public:
   // Joins the job: finds the launcher, opens devices, exchanges set-up data with all processes.
-  // Collective. Errors: those of make_bootstrap and open_device; FAILED_PRECONDITION (another
-  // build, other options; no device reaches a process).
+  // Collective. Errors: those of make_bootstrap and open_device; INVALID_ARGUMENT (an option out of
+  // its range), FAILED_PRECONDITION (another build, other options; no device reaches a process),
+  // DEADLINE_EXCEEDED (a process did not join within FabricOptions::timeout).
   //
   // In a job of several processes, a signal that ends the process by default (SIGSEGV, SIGBUS,
   // SIGFPE, SIGILL, SIGABRT) prints the rank and the function with its callers first, unless the
@@ -150,22 +151,26 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   [[nodiscard]] absl::StatusOr<std::unique_ptr<ThreadContext>> init_thread(
       ThreadIndex index, CallConsumer consumer = CallConsumer::kThread);
   // Returns the context of the calling thread in this fabric, or nullptr: in a thread that has not
-  // called init_thread(), in a service call, and in a call that runs after its thread has left.
+  // called init_thread(), in a service call, in a call that runs after its thread has left, and in
+  // a call that a helper thread, the process consumer or the thread of Async calls runs.
   [[nodiscard]] ThreadContext* this_thread() const;
 
-  // Runs at most `most` calls that have arrived for the calling worker thread. If there are none,
-  // polls the devices once for new calls. Never blocks. Returns the number of calls that ran. A
-  // thread that is no worker only polls, and gets 0.
+  // Runs at most `most` calls that have arrived for the calling worker thread, whatever its
+  // CallConsumer is. If there are none, polls the devices once for new calls. Never blocks. Returns
+  // the number of calls that ran. A thread that is no worker only polls, and gets 0; so does a
+  // thread that is inside a call.
   size_t process_calls(size_t most = SIZE_MAX);
   // Does the work of the service threads once: receives messages, sends deferred calls, detects
   // failed peers. Call it only if there are no service threads, from a thread that neither
-  // processes calls nor waits in a function of this class.
-  // Never blocks.
+  // processes calls nor waits in a function of this class. Also runs the functions of Async calls;
+  // never blocks unless one of these does. Returns the number of messages, results and buffers that
+  // were handled.
   size_t progress();
 
   // The wait functions block the calling thread. Meanwhile the thread receives messages, and a
   // worker thread runs its calls. In a task that lets other tasks run (tasks/await.h), the worker
-  // also runs other tasks. The thread sleeps when it has nothing to do. kForever is a deadline that
+  // also runs other tasks. Inside a call no further call to the same thread runs. The thread sleeps
+  // when it has nothing to do; with service_threads == 0 it polls. kForever is a deadline that
   // never comes.
   //
   // Blocks until `condition` is true. A condition that becomes true by a call or by progress of the
@@ -175,7 +180,8 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   [[nodiscard]] bool wait(const std::function<bool()>& condition, Deadline deadline);
   // Blocks until no operation of `done` is left, and returns its status(): OK or the first failure.
   // Returns DEADLINE_EXCEEDED if the deadline came first. The operations then continue, and `done`
-  // must live until they end.
+  // must live until they end. (An operation may itself have failed with that code; done.done()
+  // tells.)
   [[nodiscard]] absl::Status wait(const Synchronizer& done, Deadline deadline);
   // As wait(), for a condition that a plain RDMA WRITE makes true. A plain WRITE does not wake a
   // sleeping thread, so this function polls and never sleeps.

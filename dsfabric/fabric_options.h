@@ -23,7 +23,8 @@ namespace cariama {
 // Where the calls to a thread run.
 enum class CallConsumer : uint8_t {
   kThread,   // in the thread itself
-  kHelpers,  // in the helper threads of the process (FabricOptions::helper_threads)
+  kHelpers,  // in the helper threads of the process (FabricOptions::helper_threads), and in
+             // process_calls() of the thread itself
   kProcess,  // in the one process consumer
 };
 
@@ -59,20 +60,22 @@ struct FabricOptions {
   // threads can share one.
   QueuePairSharing queue_pair_sharing = QueuePairSharing::kProcess;
   uint32_t queue_pairs = 1;
-  // Send-based calls: receive_units is the number of messages that a sender may have in flight on
-  // one connection; receive_unit_bytes is the maximum length of a message, header included. A
+  // Send-based calls: receive_units, at least 1, is the number of messages that a sender may have
+  // in flight on one connection; receive_unit_bytes, a multiple of 8 of at least 256, is the
+  // maximum length of a message with its headers of 16 bytes (40 with an object for `consumed`). A
   // connection takes receive_units * receive_unit_bytes at each end, and the same again for its
   // outgoing messages.
   uint32_t receive_units = 16;
   uint32_t receive_unit_bytes = 4096;
-  uint32_t send_depth = 256;
+  uint32_t send_depth = 256;  // operations in flight on a connection, at least 2
   // Limit per process of the calls that are deferred because their receivers have no room. Beyond
   // it a call that would be deferred is refused.
   uint64_t deferred_bytes = uint64_t{64} << 20;
   // Limit per process of the arrived calls that are copied out of their receive units because their
   // destination thread does not run them, so that this thread does not block calls to other
-  // threads. Beyond it senders to this process run out of credits and wait. Answers count, but are
-  // not refused.
+  // threads. Beyond it senders to this process run out of credits and wait. Calls within the
+  // process count, too: at the limit Retry waits, and all others and calls inside a call are
+  // refused. Answers count, but are not refused.
   uint64_t buffered_bytes = uint64_t{64} << 20;
   // Default: the failure of a process is an error of the operations that need the process.
   FailurePolicy on_failure = FailurePolicy::kContinue;

@@ -109,9 +109,11 @@ class FutureAccess;
 }  // namespace internal
 
 // The result of a call, or the reason why there is none: INTERNAL (the function threw; with type
-// and text), UNAVAILABLE (its process is dead), and so on. Movable. The fabric must outlive it. At
-// most one thread at a time uses it, and at most one coroutine awaits it. It may be destroyed
-// before it is ready: the call continues, and its result is dropped.
+// and text), UNAVAILABLE (its process is dead), INVALID_ARGUMENT (the destination found the
+// arguments malformed), UNIMPLEMENTED (it does not know the function); if the call was not
+// accepted, the reason. Movable. The fabric must outlive it. At most one thread at a time uses it,
+// and at most one coroutine awaits it. It may be destroyed before it is ready: the call continues,
+// and its result is dropped.
 template <typename T>
 class Future {
  public:
@@ -130,9 +132,10 @@ class Future {
 
   [[nodiscard]] bool ready() const { return state_ != nullptr && state_->ready(); }
   // Blocks until the result is ready; runs incoming calls meanwhile. Moves the value out, so it
-  // returns the value once. Returns DEADLINE_EXCEEDED if the deadline comes first; call get() again
-  // then. Returns FAILED_PRECONDITION inside of a call for a result from the calling thread itself
-  // (that call could not run before this one has ended), and for a Future that belongs to no call.
+  // returns the value once. Returns DEADLINE_EXCEEDED if the deadline comes first (ready() is then
+  // false); call get() again then. Returns FAILED_PRECONDITION inside of a call for a result from
+  // the calling thread itself (that call could not run before this one has ended), and for a Future
+  // that belongs to no call.
   [[nodiscard]] Result get(Deadline deadline) {
     if (state_ == nullptr) return internal::future_without_call();
     if (absl::Status came = state_->wait(deadline); !came.ok()) return came;

@@ -2,17 +2,15 @@
 // (Seriema, Listing 1):
 //
 //   int main() {
-//     if (auto joined = init({.threads = 2}); !joined.ok()) ...
-//     std::thread worker([] {
-//       init_thread(1);
-//       RDMAMemory* memory = thread_information->circular_allocator->allocate();
-//       Synchronizer run;
-//       call<RemoteNotify>(0, [] { ... }, run);
-//       run.spin_nonzero_operations_left();
-//       finalize_thread();
-//     });
-//     ...
-//     finalize();
+//     if (auto joined = init({.threads = 1}); !joined.ok()) ...
+//     if (auto named = init_thread(0); !named.ok()) ...
+//     RDMAMemory* memory = thread_information->circular_allocator->allocate();
+//     Synchronizer run;
+//     if (CallResult sent = call<RemoteNotify>(0, [] { ... }, run)) {
+//       absl::Status waited = default_fabric().wait(run, deadline_after(10s));
+//     }
+//     finalize_thread();
+//     absl::Status ended = finalize();
 //   }
 //
 // A program that needs several fabrics, or no default one, uses Fabric directly (fabric.h).

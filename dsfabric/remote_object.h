@@ -50,8 +50,9 @@ class CARIAMA_DSFABRIC_EXPORT RemoteObject<Synchronizer> {
   [[nodiscard]] uint32_t operations_left() const;
   [[nodiscard]] bool done() const { return operations_left() == 0; }
   // Returns OK, or the reason why one of the ended operations failed: INTERNAL (the call threw; the
-  // word has no room for the text, which the process that ran the call has printed), UNAVAILABLE
-  // (the process is dead).
+  // word has no room for the text, which the process that ran the call has printed), UNIMPLEMENTED
+  // (the destination rejected the call: it does not know the function, or the arguments are
+  // malformed), UNAVAILABLE (the process is dead).
   [[nodiscard]] absl::Status status() const;
   // Polls until no operation is left, and runs incoming calls meanwhile. Returns DEADLINE_EXCEEDED
   // if the deadline comes first.
@@ -65,7 +66,7 @@ class CARIAMA_DSFABRIC_EXPORT RemoteObject<Synchronizer> {
   friend class internal::RemoteObjectAccess;
 
   // Called for each call. Reserves the next operation for a call to `rank`, and returns the place
-  // to which the destination writes the end of the call. Errors: RESOURCE_EXHAUSTED (more calls
+  // to which the destination writes the end of the call. Error: FAILED_PRECONDITION (more calls
   // than operations).
   [[nodiscard]] absl::StatusOr<NotifyTarget> expect(Rank rank);
   // Cancels the last expect(). Returns false if the peer's failure has already counted the

@@ -1,5 +1,5 @@
-// Send-based calls: any thread may call any thread, or the service of a process, without set-up
-// (Seriema §3.1, §4.3).
+// Send-based calls: any thread may call any thread, or the service of a process (Seriema §3.1,
+// §4.3). There is no set-up but the connection, which the first call to a process makes.
 //
 //   call(fabric, thread, [x] { ... });                      // run it there
 //   call(fabric, thread, [](std::string s) { ... }, text);  // arguments are serialized
@@ -17,9 +17,15 @@
 // All functions but async_call return a CallResult: OK if the call was accepted, that is, handed to
 // the transport or deferred; else the reason why it was not. Errors: OUT_OF_RANGE (no such thread
 // or process), FAILED_PRECONDITION (the function is in a library that was loaded after the fabric
-// was created), INVALID_ARGUMENT (longer than a receive unit; within the process longer than
-// CallHeader::kMaxBytes, which is 128 MiB less 8 bytes), UNAVAILABLE (the destination's process is
-// dead, or the fabric was finalized), RESOURCE_EXHAUSTED (Fail, or inside a call: see fabric.h).
+// was created; the peer is another build; a RemoteObject has no operation left), INVALID_ARGUMENT
+// (longer than a receive unit; within the process longer than CallHeader::kMaxBytes, which is
+// 128 MiB less 8 bytes), UNAVAILABLE (the destination's process is dead, or the fabric was
+// finalized), DEADLINE_EXCEEDED (not connected in time), RESOURCE_EXHAUSTED (no room with Fail;
+// deferred_bytes are deferred, with RetryAsync or inside a call; within the process, with any
+// policy but Retry or inside a call: buffered_bytes are buffered).
+//
+// The first call to a process connects to it, which blocks at most FabricOptions::timeout, under
+// every policy and also inside a call.
 //
 // Deadlock: a call that waits, inside of itself, for a call to its own thread waits forever (or
 // until its deadline), because the calls to a thread run one after the other. A Future detects this
@@ -135,15 +141,20 @@ CallResult call(Fabric& fabric, ThreadId destination, F&& function, Given&&... g
 // memory. How its bytes reach the destination:
 //   default          They travel in the message (the paper: side by side).
 //   `target` given   They are written to its start, memory of the destination's process; then the
-//                    function gets the target's address. A span may be reused when this returns:
-//                    the function blocks until the WRITE has completed. Registered memory may be
-//                    reused when source->is_free(), at the latest when the call is consumed.
+//                    function gets the target's address. call_buffer() blocks until the WRITE of a
+//                    span has completed, so the span may be reused when call_buffer() returns.
+//                    Registered memory may be reused when source->is_free(), at the latest when the
+//                    call is consumed.
 //   Sync, Async      Only a locator travels, and the destination READs the source, which must not
 //                    change before the call is consumed. Sync: the destination's consumer waits for
 //                    the READ before it runs its next call. Async: the READ proceeds while later
 //                    calls run; a thread of the fabric then calls the function.
-// Further error: INVALID_ARGUMENT (the range exceeds its memory; the target is not that long, or
-// not memory of the destination's process).
+// `buffer` is valid while the function runs, which must not free it. With `target` it is the target
+// itself. With Sync and Async the destination allocates `size` bytes for it; if it cannot, or if
+// the READ fails, the call is consumed with INTERNAL. The function of an Async call runs
+// concurrently with the calls to its destination, in the same thread as those of all other Async
+// calls. Further error: INVALID_ARGUMENT (the range exceeds its memory; the target is not that
+// long, or not memory of the destination's process).
 template <auto... Options, typename F, typename... Given>
 CallResult call_buffer(Fabric& fabric, ThreadId destination, F&& function,
                        std::span<const std::byte> source, Given&&... given) {

@@ -7,12 +7,13 @@
 // kTraditional (the paper's trad): calls are built at the place from which they are transferred,
 // and join a batch. The batch is published when it has reached flush_bytes, when it is older than
 // flush_age (if set), or by flush(). Until then the receiver sees none of its calls: flush before
-// waiting for an effect of a call.
+// waiting for an effect, a completion, a result or a Future of a call. No wait function flushes.
 //
 // kOverflow (ovfl): calls are published one by one, as those of a messenger. Calls that do not fit
-// now are deferred (the paper says that they "exceed"), up to deferred_bytes. A later call or a
-// drain thread of the process sends them, in order, when the receiver has made room. The call's
-// policy (Fail, Retry, RetryAsync) applies only when deferred_bytes are deferred.
+// now are deferred (the paper says that they "exceed"), up to deferred_bytes. A later call or the
+// process's drain thread sends them, in order, when the receiver has made room. The call's policy
+// (Fail, Retry, RetryAsync) applies only when deferred_bytes are deferred. The first call of the
+// channel waits for its set-up; messenger.setup() does so before.
 //
 // Both modes are zero-copy for calls that are not deferred: a call is encoded once, in registered
 // memory or in the peer's mapped chunk.
@@ -38,6 +39,9 @@ class BasicAggregator : public CallInterface<BasicAggregator<kMode>> {
   ~BasicAggregator() { static_cast<void>(flush()); }
 
   [[nodiscard]] absl::Status setup() { return messenger_.setup(); }
+  // Publishes the batch of the messenger, which all its aggregators share. Never waits for the
+  // receiver. OK also if calls are deferred, which stay deferred, and after shutdown(). Error: that
+  // with which the channel has failed.
   absl::Status flush() { return messenger_.flush(); }
   // Publishes the batch if it is older than flush_age, then runs at most `most` calls that have
   // arrived for this thread. Never blocks. Returns the number of calls that ran.
@@ -45,6 +49,7 @@ class BasicAggregator : public CallInterface<BasicAggregator<kMode>> {
     if (sender().batch_is_old()) static_cast<void>(flush());
     return messenger_.process_calls(most);
   }
+  // Ends the messenger's channel, also for its other aggregators: RDMAMessenger::shutdown().
   absl::Status shutdown(Deadline deadline) { return messenger_.shutdown(deadline); }
   // See RDMAMessenger.
   bool return_chunks() { return messenger_.return_chunks(); }

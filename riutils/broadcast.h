@@ -13,7 +13,8 @@
 // child.
 //
 // Completions (completions.h), all objects but RemoteObject:
-//   transmitted  the call has left the caller's process;
+//   transmitted  the parts for all children of the caller were accepted; they may still be
+//                deferred;
 //   consumed     every thread has run the call, or at least one thread cannot run it: INTERNAL with
 //                the text of the first exception, or UNAVAILABLE with the name of the failed
 //                process at any place in the tree. Processes below a failed process in the tree
@@ -24,8 +25,9 @@
 //
 // One-sided form: RDMAMessengerGlobal::broadcast (messenger_global.h) has the same arguments.
 //
-// Cost: one service call and one answer per process. If the closure exceeds a receive unit
-// (receive_unit_bytes), each child READs it instead, which adds a round trip per step. A buffer
+// Cost: one service call and one answer per process. If the closure and the targets for a child's
+// subtree exceed a receive unit (receive_unit_bytes) less about 200 bytes, the child READs them
+// instead, which adds a round trip per step. A buffer
 // that is pulled or written travels once into each process, which then serves its children. Target
 // locators travel along the tree: a process receives those of its subtree only.
 #ifndef CARIAMA_RIUTILS_BROADCAST_H_

@@ -5,10 +5,13 @@
 // Each function returns OK when the call has been accepted, else the reason why it was not
 // accepted. Errors: INVALID_ARGUMENT (the call is longer than a chunk can hold), RESOURCE_EXHAUSTED
 // (no room, subject to the Fail, Retry or RetryAsync option), DEADLINE_EXCEEDED (a request for
-// further chunks was not answered within MessengerOptions::timeout), UNAVAILABLE (the destination's
-// process is dead, or the fabric was finalized), FAILED_PRECONDITION (after shutdown(); or the
-// function is in a library that was loaded after the fabric was created), INTERNAL (the receiver
-// has found malformed data in the channel). The first call may also return the errors of setup().
+// further chunks was not answered within MessengerOptions::timeout; a later call may succeed),
+// UNAVAILABLE (the destination's process is dead, or the fabric was finalized; or transfers of this
+// process did not complete within MessengerOptions::timeout: the channel has then failed, and its
+// deferred calls are lost), FAILED_PRECONDITION (after shutdown(); the function is in a library
+// that was loaded after the fabric was created; a RemoteObject has no operation left), INTERNAL
+// (the receiver has found malformed data in the channel). The first call may also return the errors
+// of setup().
 //
 // A call is transmitted when it is published: immediately, with its batch, or, if the call was
 // deferred, when a later call or a drain thread sends it. The arguments and buffers that were
@@ -124,7 +127,7 @@ class CallInterface {
   // default its bytes are copied into the call. With a `target`, memory of the destination's
   // process, they are written there first, and the function gets the target's address. With Sync
   // or Async only a locator travels, and the destination READs the source. send_call.h says when
-  // the source may be reused.
+  // the source may be reused, and how long the function may use its buffer.
   template <auto... Options, typename F, typename... Given>
   __attribute__((always_inline)) CallResult call_buffer(F&& function,
                                                         std::span<const std::byte> source,

@@ -70,10 +70,7 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
   ChannelSender& operator=(const ChannelSender&) = delete;
 
   // Exchanges properties with the peer and obtains the first chunks. Idempotent. The first send
-  // performs it if it was not called before. Errors: INVALID_ARGUMENT (options out of range),
-  // UNAVAILABLE, RESOURCE_EXHAUSTED (memory budget of the receiver's or this process),
-  // DEADLINE_EXCEEDED, FAILED_PRECONDITION (shut down; called inside a call; a forced arrival mode
-  // that the pair of processes does not support).
+  // performs it if it was not called before. Errors: those of RDMAMessenger::setup().
   [[nodiscard]] virtual absl::Status setup() = 0;
 
   // Sends a call. With kBatch the call joins the batch. Without kBatch the call is published

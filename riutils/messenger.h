@@ -7,9 +7,10 @@
 //   Synchronizer answered;
 //   int sum = 0;
 //   messenger.call_return([] { return 42; }, sum, answered);
+//   absl::Status waited = fabric.wait(answered, deadline_after(10s));
 //   messenger.shutdown(deadline_after(10s));
 //
-// A call costs no message to any service thread, no completion at the receiver (except with
+// A call costs no message to any service thread, no receive completion (except with
 // Arrival::kEvent: one per event) and no system call. The sender writes the call into memory of the
 // receiver. The receiver finds the call at its next poll: in Fabric::process_calls, in
 // Fabric::wait, or in the helper threads or process consumer that run its calls (CallConsumer).
@@ -27,12 +28,13 @@
 // If a further chunk can be obtained, a call with Fail or Retry waits for the grant by the
 // receiver's process, at most MessengerOptions::timeout; a call with RetryAsync is deferred. The
 // first call of a channel sets the channel up, and waits for that under every policy. Inside a
-// running call the first call is deferred instead, under every policy, and a drain thread sets the
-// channel up; setup(), and a call_buffer with Sync, Async or a target, are refused there with
-// FAILED_PRECONDITION. A drain thread of the process sends deferred calls when there is room. No
-// later call overtakes a deferred call: while calls are deferred, a call with Fail is refused and a
-// call with Retry waits. Inside a running call no send may wait: Retry then acts as RetryAsync. At
-// most deferred_bytes are deferred per channel; beyond that RetryAsync is refused too.
+// running call, a call that needs the set-up or further chunks is deferred instead, under every
+// policy, and the process's drain thread obtains them; setup(), and a call_buffer with Sync, Async
+// or a target, are refused there with FAILED_PRECONDITION. The drain thread sends deferred calls
+// when there is room. No later call overtakes a deferred call: while calls are deferred, a call
+// with Fail is refused and a call with Retry waits. Inside a running call no send waits for the
+// receiver: Retry then acts as RetryAsync. At most deferred_bytes are deferred per channel; beyond
+// that RetryAsync is refused too.
 //
 // When the peer's process dies, accepted calls may be lost. Later calls return UNAVAILABLE, at the
 // latest when the current chunk is full. Synchronizers of RemoteNotify and call_return fail with
@@ -69,19 +71,21 @@ class CARIAMA_RIUTILS_EXPORT RDMAMessenger : public CallInterface<RDMAMessenger>
   // has no context.
   RDMAMessenger(ThreadContext& thread, ThreadId destination, const MessengerOptions& options = {});
   // If shutdown() was not called: publishes the batch, and writes the end of the channel for the
-  // receiver if that needs no waiting. If it would have to wait, a drain thread sends the calls
-  // that are still deferred and then ends the channel. The channel's memory is freed when the
-  // receiver has run all calls.
+  // receiver if that needs no waiting for the receiver. If it does, the drain thread sends the
+  // calls that are still deferred and then ends the channel. May run incoming calls. The channel's
+  // memory is freed when the receiver has run all calls.
   ~RDMAMessenger();
   RDMAMessenger(const RDMAMessenger&) = delete;
   RDMAMessenger& operator=(const RDMAMessenger&) = delete;
 
-  // Performs the set-up that otherwise the first call performs: one service call that exchanges
-  // properties with the peer, and one that obtains chunks. Blocks until both have been answered, at
-  // most MessengerOptions::timeout; runs incoming calls meanwhile. Errors: OUT_OF_RANGE (the
-  // destination does not exist), INVALID_ARGUMENT (options), DEADLINE_EXCEEDED, UNAVAILABLE (the
-  // destination's process is dead, or the fabric was finalized), RESOURCE_EXHAUSTED (the receiver
-  // has no memory for chunks).
+  // Performs the set-up that otherwise the first call performs: the connection to the peer, one
+  // service call that exchanges properties with it, and one that obtains chunks. Blocks at most
+  // FabricOptions::timeout for the connection, and then MessengerOptions::timeout for the answers;
+  // runs incoming calls meanwhile. Errors: OUT_OF_RANGE (the destination does not exist),
+  // INVALID_ARGUMENT (options), DEADLINE_EXCEEDED, UNAVAILABLE (the destination's process is dead,
+  // or the fabric was finalized), RESOURCE_EXHAUSTED (the receiver has no memory for chunks),
+  // FAILED_PRECONDITION (after shutdown(); inside a call; the pair of processes does not support
+  // the arrival mode; another build).
   [[nodiscard]] absl::Status setup();
 
   // Publishes the calls that an aggregator has batched on this channel. Calls of the messenger
@@ -94,9 +98,11 @@ class CARIAMA_RIUTILS_EXPORT RDMAMessenger : public CallInterface<RDMAMessenger>
 
   // Ends the channel: flushes, waits until no call is deferred, and writes the end of the channel
   // for the receiver, which frees the chunks when it has run all calls. Later calls return
-  // FAILED_PRECONDITION. Call it, or destroy the messenger, before Fabric::finalize(). Errors:
+  // FAILED_PRECONDITION. Blocks until `deadline` at most; runs incoming calls meanwhile. Requires:
+  // not inside a call. Call it, or destroy the messenger, before Fabric::finalize(). Errors:
   // DEADLINE_EXCEEDED (the receiver did not make room in time; the drain thread continues, and
-  // shutdown() may be called again), UNAVAILABLE.
+  // shutdown() may be called again), the error with which the channel has failed (UNAVAILABLE,
+  // INTERNAL).
   absl::Status shutdown(Deadline deadline);
 
   // Returns the channel's chunks to the receiver, which frees them when it has run all calls, and

@@ -3,7 +3,7 @@
 //   RDMAMessengerGlobal messenger(*fabric.this_thread());
 //   messenger.call(destination, [x] { ... });
 //   messenger.call_buffer<RetryAsync>(destination, [](void* b, uint64_t n) { ... }, memory, 0, n,
-//                                     done);
+//                                     on_transmitted(done));
 //   messenger.process_calls_all();
 //   absl::Status ended = messenger.shutdown_all(deadline_after(std::chrono::seconds(10)));
 //
@@ -96,8 +96,10 @@ class BasicGlobal {
   // (broadcast.h), with the same completions and errors. The caller's worker index names the worker
   // that receives the call in each process. That worker forwards the call through its own object of
   // this type; if it has none, or if helpers run its calls, the process forwards it by service
-  // calls. A broadcast is not ordered with the calls of call(), because it may arrive on another
-  // path.
+  // calls. A worker that runs no calls delays the processes below it in the tree. A broadcast is
+  // not ordered with the calls of call(), because it may arrive on another path. Blocks for the
+  // set-up of channels to the children that are not set up, and with `targets` until the WRITE to
+  // each child has completed.
   template <auto... Options, typename F, typename... Given>
   CallResult broadcast(F&& function, Given&&... given) {
     return internal::issue_broadcast<CallOptions<Options...>>(thread_.fabric(), &route_, function,
@@ -136,10 +138,10 @@ class BasicGlobal {
     return channel->calls;
   }
 
-  // Publishes batches that are older than flush_age, then runs calls that have arrived for this
-  // thread, from any sender, until none is left. Never blocks. Returns the number of calls that
-  // ran. If none ran: returns the chunks of channels that were not used for
-  // MessengerOptions::return_after, within twice that time.
+  // Publishes batches that are older than flush_age, then runs the calls that have arrived for this
+  // thread, from any sender. Never blocks. Returns the number of calls that ran. One in 64 calls of
+  // this function that find none looks for channels that were not used since the last look, at
+  // least MessengerOptions::return_after ago, and returns their chunks.
   size_t process_calls_all() {
     if (options_.flush_age.count() != 0) {
       for_each([](auto& calls) {

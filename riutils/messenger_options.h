@@ -41,36 +41,40 @@ enum class Consumption : uint8_t {
 // Options of one channel. Sizes are in bytes.
 //
 // Memory: a channel that was never used takes none. Its first call allocates chunks_per_request *
-// chunk_bytes at the receiver. Each time the chunks are full, that amount doubles, up to max_chunks
-// * chunk_bytes. If the receiver has memory for fewer chunks, the channel works with fewer. If the
-// arrival mode is not kMapped, the sender also has two chunk images of chunk_bytes each (kPolled: 2
-// * chunk_bytes), and more while transfers are in flight. A thread that sends to each of P * T
-// threads therefore costs them at least P * T * chunks_per_request * chunk_bytes in all, until
-// channels that are not used return their chunks (RDMAMessenger::return_chunks(), return_after).
+// chunk_bytes at the receiver. Each time a chunk is full and no other chunk is free, that amount
+// doubles, up to max_chunks * chunk_bytes. If the receiver has memory for fewer chunks, the channel
+// works with fewer. If the arrival mode is not kMapped, the sender also has two chunk images of
+// chunk_bytes each (kPolled: 2 * chunk_bytes), and more while transfers are in flight. A thread
+// that sends to each of P * T threads therefore costs them at least P * T * chunks_per_request *
+// chunk_bytes in all, until channels that are not used return their chunks
+// (RDMAMessenger::return_chunks(), return_after).
 struct MessengerOptions {
   static constexpr uint64_t kMinChunkBytes = 1024;
   static constexpr uint64_t kMaxChunkBytes = uint64_t{1} << 27;
   static constexpr uint32_t kMaxChunks = 256;
 
-  // The number of first chunks: the paper's c, from 1 to max_chunks. A channel that is used for
-  // more than a chunk obtains the second one when the first is full.
+  // The number of first chunks: the paper's c, from 1 to max_chunks. With 1, a channel that is used
+  // for more than a chunk obtains the second one when the first is full.
   uint32_t chunks_per_request = 1;
   uint32_t max_chunks = 16;  // the paper's c_max, from 1 to kMaxChunks
-  // From kMinChunkBytes to kMaxChunkBytes. Limits the length of a call: max_call_bytes(). With the
-  // default, two chunks in each direction take a part of a core's L2 cache only.
+  // A multiple of 64 from kMinChunkBytes to kMaxChunkBytes. Limits the length of a call:
+  // max_call_bytes(). With the default, two chunks in each direction take a part of a core's L2
+  // cache only.
   uint64_t chunk_bytes = 32u << 10;
   uint32_t flush_bytes = 4096;  // RDMAAggregator: a batch is published when it has grown to this
   // Limit of the bytes of calls deferred at the sender (RetryAsync, ovfl), per channel.
   uint64_t deferred_bytes = 16u << 20;
-  // RDMAAggregator (trad): the sending thread's next call, process_calls() or flush() publishes a
-  // batch older than this. 0: batches do not age. Otherwise every batched call reads the clock
-  // (about 20 ns).
+  // RDMAAggregator (trad): the sending thread's next call or flush(), or process_calls() of the
+  // aggregator (also BasicGlobal::process_calls_all(), RoutedAggregator::process_calls()) publishes
+  // a batch older than this. Fabric::process_calls() and Fabric::wait() do not. 0: batches do not
+  // age. Otherwise every batched call reads the clock (about 20 ns).
   std::chrono::nanoseconds flush_age{0};
   Arrival arrival = Arrival::kAuto;
   Consumption consumption = Consumption::kPush;
   // Limit for the time that a call or setup() waits for chunks of the receiver's process, and for
-  // transfers of its own. Not a limit for a call with Retry to a slow receiver: that call waits,
-  // and runs incoming calls, until there is room or the receiver's process dies.
+  // transfers of its own process (if these take longer, the channel fails). Not a limit for a call
+  // with Retry to a slow receiver: that call waits, and runs incoming calls, until there is room or
+  // the receiver's process dies.
   std::chrono::milliseconds timeout{30'000};
 
   // Objects with channels to many threads (messenger_global.h, routed_aggregator.h) return the
@@ -78,7 +82,7 @@ struct MessengerOptions {
   // The next call of such a channel obtains chunks again. 0: they never do.
   std::chrono::milliseconds return_after{10'000};
 
-  // Returns the paper's values: c = 2, c_max = 16, chunks of eight 2 MiB superpages.
+  // Returns the paper's values: c = 2, c_max = 16, chunks of 16 MiB.
   [[nodiscard]] static MessengerOptions paper() {
     MessengerOptions options;
     options.chunks_per_request = 2;

@@ -17,8 +17,9 @@
 // router: it forwards the calls to the threads of its node, on channels of its own. Example with
 // nodes of four: rank 5 has place 1, so its router in node 2, ranks 8 to 11, is rank 9. A call to
 // the router itself takes one hop. (YGM and Conveyors route in the same way.) All processes must
-// use the same processes_per_node. Every process must have a thread of each index that sends: a
-// call by way of a thread that does not exist waits until finalize().
+// use the same processes_per_node. Every process must have a thread of each index that sends: if
+// the router's process has no thread of that index, its calls are forwarded in finalize() only. No
+// error reports this.
 //
 // Memory. Let the job have N nodes of p processes of T threads, so that P = N p. Channels per
 // thread: N - 1 to other nodes, p T to the own node, p T as a router. With p T = N, that is
@@ -219,13 +220,13 @@ class CARIAMA_RIUTILS_EXPORT RoutedAggregator {
 
   // Publishes the batches of this thread. Never waits for a receiver. Returns the first error,
   // after it has tried every channel; also the failures of the routers of this object, and of
-  // destinations to which these could not forward calls of this process. So every flush() after
+  // destinations to which a router could not forward calls of this process. So every flush() after
   // such a failure returns it, and publishes the other batches nevertheless.
   absl::Status flush();
   // Publishes batches older than flush_age (if set), then runs at most `most` calls that have
   // arrived for this thread, and forwards those for others. Never blocks. Returns the number of
   // calls that ran or were forwarded. If none: returns the chunks of channels that were not used
-  // for MessengerOptions::return_after, within twice that time.
+  // for MessengerOptions::return_after, as BasicGlobal::process_calls_all().
   size_t process_calls(size_t most = SIZE_MAX);
   // As BasicGlobal::return_idle_chunks(), for the channels of this thread. Those by which routers
   // forward calls keep their chunks.

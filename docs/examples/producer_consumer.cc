@@ -58,7 +58,7 @@ Produced produce(Fabric& fabric, ThreadContext& self, ThreadId consumer) {
   for (uint64_t i = 0; i < kItems; ++i) {
     const Item item{fabric.rank(), i, {i * i}};
     const auto work = [item] { consume_item(item); };
-    const CallResult sent = messenger.call<RetryAsync>(work);  // never waits for the consumer
+    const CallResult sent = messenger.call<RetryAsync>(work);  // after set-up, never waits
     if (sent.ok()) continue;
     check(absl::IsResourceExhausted(sent.status()), "another error was expected");
     // The limit of deferred bytes is reached. A program could produce fewer items or drop this one;

@@ -142,9 +142,10 @@ void RemoteObject<Synchronizer>::reset() {
 absl::StatusOr<NotifyTarget> RemoteObject<Synchronizer>::expect(Rank rank) {
   State& state = *state_;
   if (state.taken == state.pending.size()) {
-    return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kOperation,
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
                       "a RemoteObject<Synchronizer> of " + std::to_string(state.pending.size()) +
-                          " operations is used for one more call");
+                          " operations is used for one more call",
+                      "create it for more operations, or call reset()");
   }
   const uint32_t operation = state.taken++;
   NotifyTarget target;

@@ -29,8 +29,9 @@
 // Memory that cannot be watched (backed by a file on disk, or where the system refuses userfaultfd)
 // is registered at each use and never stays registered; one diagnostic message reports this.
 //
-// Fork. A child must not use the cache of its parent: acquire() returns FAILED_PRECONDITION, and
-// the destructor does not change the parent's registrations. A child may create its own caches.
+// Fork. A child must not use the cache of its parent: acquire() returns FAILED_PRECONDITION, the
+// other functions must not be called, and the destructor does not change the parent's
+// registrations. A child may create its own caches.
 //
 // CARIAMA_TRACE_REGISTRATION=FILE writes one line for each use into a new file, for
 // bench_registration --trace (docs/registration.md, "Recording a trace").
@@ -156,10 +157,11 @@ class CARIAMA_DTUTILS_EXPORT RegistrationUse {
 };
 
 // Thread-safe. Several caches may exist in a process, also for the same memory. Must outlive its
-// Registrations.
+// RegistrationUses.
 class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
  public:
-  // Errors: INVALID_ARGUMENT (no pinner; a policy that another cache uses).
+  // Errors: INVALID_ARGUMENT (no pinner; a policy that another cache uses), RESOURCE_EXHAUSTED (no
+  // thread for the policy or for invalidation).
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<RegistrationCache>> create(
       std::shared_ptr<Pinner> pinner, RegistrationOptions options = {});
   // Deregisters everything. Requires: no RegistrationUse of this cache is valid.
@@ -167,13 +169,13 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   RegistrationCache(const RegistrationCache&) = delete;
   RegistrationCache& operator=(const RegistrationCache&) = delete;
 
-  // Begins a use of [address, address + bytes). Blocks for the system call if the memory is not
-  // registered. If it is: lock-free while the look-up table's slot for `address` names the region;
-  // two ranges in use whose addresses share one of the 512 slots replace each other there, and then
-  // acquire() takes the cache's lock.
-  // Errors: INVALID_ARGUMENT (an empty range, or part of it is not mapped), RESOURCE_EXHAUSTED (the
-  // budget, RLIMIT_MEMLOCK or vm.max_map_count: the text names it and the value needed),
-  // FAILED_PRECONDITION (in a forked child).
+  // Begins a use of [address, address + bytes). Blocks while this or another thread registers or
+  // deregisters memory for it. If the memory is registered: lock-free while the look-up table's
+  // slot for `address` names the region; two ranges in use whose addresses share one of the 512
+  // slots replace each other there, and then acquire() takes the cache's lock. Errors:
+  // INVALID_ARGUMENT (an empty range, or part of it is not in the address space),
+  // RESOURCE_EXHAUSTED (the budget, RLIMIT_MEMLOCK or vm.max_map_count: the text names it and the
+  // value needed), FAILED_PRECONDITION (in a forked child).
   [[nodiscard]] absl::StatusOr<RegistrationUse> acquire(const void* address, size_t bytes,
                                                         const UseContext& context = {});
 
@@ -260,8 +262,8 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
 };
 
 // Registers a long message in pieces, at most two at a time: the piece in transfer and the next
-// one. Pieces of 1 MiB hold at most 2 MiB and 8 KiB of a message: a piece that does not begin at a
-// page takes one page more. A helper registers only the first two pieces ahead; the others are
+// one. So with pieces of 1 MiB at most 2 MiB and 8 KiB are registered: a piece that does not begin
+// at a page takes one page more. A helper registers only the first two pieces ahead; the others are
 // registered during the transfer of the piece before.
 //
 //   ChunkedRegistration pieces(cache, data, bytes, size_t{1} << 20);
@@ -280,7 +282,7 @@ class CARIAMA_DTUTILS_EXPORT ChunkedRegistration {
     size_t bytes;
     bool was_hit;
   };
-  // `piece_bytes`: 0 is the whole message.
+  // `piece_bytes`: 0 is the whole message. Ignores context.transient.
   ChunkedRegistration(RegistrationCache& cache, const void* address, size_t bytes,
                       size_t piece_bytes, const UseContext& context = {});
   [[nodiscard]] bool done() const { return position_ == end_; }

@@ -28,8 +28,8 @@ class ChannelLink {
     Arrival arrival = Arrival::kMapped;  // never kAuto
     Transmitter* transmitter = nullptr;  // the owner's; unused if arrival is kMapped
     Doorbell* doorbell = nullptr;        // the receiver's, if arrival is kMapped
-    // True if the receiver cannot fence this process (register_ringers()): the sender must issue a
-    // full fence between the publishing store and the load of the doorbell.
+    // True if the receiver cannot make this process execute a memory barrier (register_ringers()):
+    // the sender must execute one between the publishing store and the load of the doorbell.
     bool fence = false;
     // kPull if the transport does not order successive WRITEs: a count that the receiver pushed
     // earlier could replace a later one.

@@ -294,7 +294,7 @@ bool RingSender::batch_is_old() const {
 // ---- The slow path ------------------------------------------------------------------------------
 
 // The fast path of send(), for a call of any form. Requires: the call fits into the window, and no
-// event waits for the publication of its batch.
+// completion object waits for the publication of its batch.
 CallResult RingSender::send_in_window(const OutgoingCallView& call, bool batch,
                                       const EventReceiver& transmitted) {
   std::byte* const at = position_;
@@ -437,8 +437,7 @@ bool RingSender::look_for_room(uint64_t deferred_before) {
         return true;
       case Progress::kGrant:
         want_chunks();
-        // The drain thread gets the same error at its next attempt, and fails the channel if the
-        // error is permanent.
+        // The drain thread repeats the request. If the error is permanent, it fails the channel.
         static_cast<void>(poll_requests(lock));
         [[fallthrough]];
       default:

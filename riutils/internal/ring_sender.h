@@ -53,7 +53,7 @@ enum class ChannelState : uint8_t {
   kOpening,     // the path or the first grant is missing; calls may be deferred
   kOpen,        // no call is deferred: the owner may open the window
   kBacklogged,  // calls are deferred; the window is closed
-  kClosing,     // shutdown() was called; deferred calls, the first grant or the end are missing
+  kClosing,     // shutdown() was called; deferred calls or the end marker are still to be sent
   kClosed,      // the end of the channel was published, or the channel was never opened
   kFailed,      // no call can be sent any more
 };
@@ -140,8 +140,8 @@ class RingSender final : public ChannelSender {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  // Declared before the lock of a function that completes objects of transmitted_, so that it tells
-  // their waiters without the lock.
+  // Wakes the threads that wait for objects of transmitted_. Declare it before the lock: its
+  // destructor then runs after the mutex is unlocked.
   class TellWaiters {
    public:
     explicit TellWaiters(RingSender& sender) : sender_(sender) {}
@@ -164,8 +164,8 @@ class RingSender final : public ChannelSender {
   static constexpr ptrdiff_t kBatchWord = sizeof(CallHeader);
 
   // The following functions require that mutex_ is held and the window is closed, unless stated
-  // otherwise. `transmitter` belongs to the calling thread. Functions that take the lock release it
-  // while they wait or call the link, and hold it again on return.
+  // otherwise. `transmitter` belongs to the calling thread. Functions with a parameter `lock`
+  // unlock it while they wait or call the link, and lock it again before they return.
 
   // Calls `body`, which waits, without mutex_, and counts it as a wait of the owner meanwhile.
   template <typename Body>

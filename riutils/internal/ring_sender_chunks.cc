@@ -240,7 +240,7 @@ RingSender::Progress RingSender::make_room(Lock& lock, uint64_t bytes) {
   const bool ended =
       unlocked(lock, [&] { return wait_until(look, deadline_after(options_.timeout)); });
   if (!ended) {
-    fail(make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kLink,
+    fail(make_error(absl::StatusCode::kUnavailable, ErrorScope::kLink,
                     "transfers to " + peer_ + " did not complete in time"));
   }
   return state_ == ChannelState::kFailed ? Progress::kFailed : progress;
@@ -405,8 +405,7 @@ bool RingSender::look_for_end() {
     if (backlog_.empty()) return true;
     if (writer_ != nullptr) {
       want_chunks();
-      // The drain thread gets the same error at its next attempt, and fails the channel if the
-      // error is permanent.
+      // The drain thread repeats the request. If the error is permanent, it fails the channel.
       static_cast<void>(poll_requests(lock));
     }
   }

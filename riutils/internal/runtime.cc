@@ -99,7 +99,7 @@ std::optional<absl::StatusOr<MeetReply>> Runtime::meet_peer(
 
 void Runtime::add(const std::shared_ptr<FabricChannel>& channel) {
   const std::lock_guard lock(mutex_);
-  leaving_.push_back(channel);
+  outgoing_.push_back(channel);
   forget_released();
 }
 
@@ -120,7 +120,7 @@ void Runtime::forget_released() {
     begun_before_[channel->rank()] += channel->sender().accepted_bytes();
     return true;
   });
-  std::erase_if(leaving_, [](const auto& channel) { return channel.expired(); });
+  std::erase_if(outgoing_, [](const auto& channel) { return channel.expired(); });
 }
 
 // ---- Routed calls -------------------------------------------------------------------------------
@@ -159,7 +159,7 @@ absl::Status Runtime::run_drain_thread() {
 
 void Runtime::wake_drain_thread() {
   has_work_.store(true, std::memory_order_release);
-  // Fails only in a process that has opened no channel itself: see start_drain_thread().
+  // Cannot fail once a channel was opened, which has started the thread: start_drain_thread().
   if (absl::Status runs = run_drain_thread(); !runs.ok()) {
     report_once("drain thread", std::string(runs.message()), "");
   }
@@ -197,7 +197,7 @@ void Runtime::drain_channels() {
 
 void Runtime::drain_once() {
   if (draining_ || stopping_.load(std::memory_order_acquire)) return;
-  if (left_.empty() && !has_work_.load(std::memory_order_acquire)) return;
+  if (to_retry_.empty() && !has_work_.load(std::memory_order_acquire)) return;
   draining_ = true;
   static_cast<void>(retry());
   draining_ = false;
@@ -208,18 +208,18 @@ bool Runtime::retry() {
   std::vector<uint32_t> dead;
   {
     const std::lock_guard lock(drain_mutex_);
-    left_.insert(left_.end(), waiting_.begin(), waiting_.end());
+    to_retry_.insert(to_retry_.end(), waiting_.begin(), waiting_.end());
     waiting_.clear();
     dead.swap(dead_);
     has_work_.store(false, std::memory_order_release);
   }
   for (const Rank rank : dead) tell_of_death(rank);
   // Without service threads the answers to requests for chunks arrive only while a thread polls.
-  if (fabric_.options().service_threads == 0 && !left_.empty()) {
+  if (fabric_.options().service_threads == 0 && !to_retry_.empty()) {
     static_cast<void>(wait_polling(
         fabric_, [] { return true; }, Deadline::min()));
   }
-  const size_t removed = std::erase_if(left_, [&](const std::weak_ptr<FabricChannel>& weak) {
+  const size_t removed = std::erase_if(to_retry_, [&](const std::weak_ptr<FabricChannel>& weak) {
     const std::shared_ptr<FabricChannel> channel = weak.lock();
     return channel == nullptr || stopping_.load(std::memory_order_acquire) ||
            channel->send_pending(
@@ -227,7 +227,7 @@ bool Runtime::retry() {
   });
   // Threads may wait for calls that have now been published.
   if (removed != 0) tell_waiters(fabric_);
-  return !left_.empty();
+  return !to_retry_.empty();
 }
 
 // ---- CallSourceRegistry -------------------------------------------------------------------------
@@ -254,7 +254,7 @@ void Runtime::tell_of_death(Rank rank) {
   std::vector<std::shared_ptr<FabricChannel>> channels;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& weak : leaving_) {
+    for (const auto& weak : outgoing_) {
       auto channel = weak.lock();
       if (channel != nullptr && channel->rank() == rank) channels.push_back(std::move(channel));
     }
@@ -271,7 +271,7 @@ uint64_t Runtime::begun(Rank rank) {
     const std::lock_guard lock(mutex_);
     sum = begun_before_[rank];
     channels = retired_;
-    for (const auto& weak : leaving_) {
+    for (const auto& weak : outgoing_) {
       if (auto channel = weak.lock(); channel != nullptr) channels.push_back(std::move(channel));
     }
   }
@@ -299,7 +299,7 @@ void Runtime::finalized() {
   std::vector<std::shared_ptr<FabricChannel>> leaving;
   {
     const std::lock_guard lock(mutex_);
-    for (const auto& weak : leaving_) {
+    for (const auto& weak : outgoing_) {
       if (auto channel = weak.lock(); channel != nullptr) leaving.push_back(std::move(channel));
     }
   }

@@ -32,7 +32,7 @@ namespace cariama::internal {
 
 class FabricChannel;
 
-// What uses an outgoing channel of a worker.
+// The thread that sends on an outgoing channel of a worker.
 enum class ChannelUser : uint8_t {
   kWorker,     // the worker's own thread
   kForwarder,  // the thread that currently runs the worker's calls
@@ -46,7 +46,8 @@ class Runtime final : public CallSourceRegistry {
   ~Runtime() override;
 
   [[nodiscard]] Fabric& fabric() { return fabric_; }
-  // Returns true if the receivers of mapped channels can fence this process. Both ends need that.
+  // Returns true if a receiver that goes to sleep can make this process execute a memory barrier
+  // (membarrier(2)). If both ends can, senders on mapped channels need no barrier of their own.
   [[nodiscard]] bool has_barrier() const { return has_barrier_; }
 
   // ---- Requests of peers, executed in the service thread.
@@ -143,7 +144,7 @@ class Runtime final : public CallSourceRegistry {
   std::map<Key, std::unique_ptr<Transmitter>> transmitters_;
   std::map<uint32_t, MeetReply> met_;
   std::map<uint32_t, std::shared_ptr<const NodeMap>> nodes_;  // by processes_per_node
-  std::vector<std::weak_ptr<FabricChannel>> leaving_;
+  std::vector<std::weak_ptr<FabricChannel>> outgoing_;        // of messengers that live
   std::vector<std::shared_ptr<FabricChannel>> retired_;
   std::map<uint32_t, uint64_t> begun_before_;  // rank → bytes accepted by destroyed channels
 
@@ -157,7 +158,7 @@ class Runtime final : public CallSourceRegistry {
   bool by_hand_ = false;
   bool draining_ = false;  // a call of drain_once() runs
   std::vector<std::weak_ptr<FabricChannel>>
-      left_;  // channels to retry; used by the drain thread only
+      to_retry_;  // channels to retry; used by the drain thread only
   std::map<TransmitQueue*, std::unique_ptr<Transmitter>>
       drain_transmitters_;  // used by the drain thread only
 };
