@@ -437,7 +437,7 @@ class Children {
 enum class PoolTermination : uint8_t { kDetector, kStatusScan };
 
 // PoolOptions::steal: hand over half of the tasks.
-inline constexpr uint32_t kStealHalf = 0;
+inline constexpr uint32_t kStealHalf = UINT32_MAX;
 
 // Options of a TaskPool. create() compares those that must be equal in all workers: `cells`,
 // `steal`, `termination` and `atomics`. All other options may differ.
@@ -465,7 +465,7 @@ struct PoolOptions {
   // Time limit for create(). In each run, also for the meeting of all workers after the last task,
   // in which they exchange the result; with PoolTermination::kStatusScan, also for the meeting
   // before the first task. The tasks have no limit. A worker that comes later ends the run with
-  // DEADLINE_EXCEEDED, and every further run().
+  // DEADLINE_EXCEEDED, and every further run(). From 1 ms to 100 years.
   std::chrono::milliseconds timeout{30'000};
 };
 

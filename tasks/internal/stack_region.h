@@ -40,6 +40,10 @@ inline constexpr size_t kStackPage = 4096;
   return (bytes + kStackPage - 1) / kStackPage * kStackPage;
 }
 
+// Limit of the stack and the memory behind it. Two pages: each of them is rounded up.
+inline constexpr size_t kMostStackBytes =
+    kPinnedAddress - kRegionAddress - kStackGuardBytes - 2 * kStackPage;
+
 // A process has at most one StackRegion. Create it after the fork that creates the worker process,
 // because a forked child would share the region with its parent. Not thread-safe.
 class StackRegion {
