@@ -87,8 +87,8 @@ class StackRegion {
 // Handles SIGSEGV and SIGBUS. If a task touches the guard of its stack, prints a message (depth in
 // tasks, stack size in bytes, the option to raise) and ends the process. Passes other faults to the
 // handler that was installed before; for the first fault in a task, it prints before that a line
-// that names TaskOptions::check_frames. The handler runs on a separate stack. At most one StackGuard
-// exists at a time.
+// that names TaskOptions::check_frames. The handler runs on a separate stack. At most one
+// StackGuard exists at a time.
 class StackGuard {
  public:
   // `option` is the name of the option that the message recommends to raise. `entries` is the first
