@@ -61,8 +61,8 @@ class CARIAMA_BDD_EXPORT Job {
   // process failed).
   [[nodiscard]] std::vector<ProcessRow> process_rows();
   // Ends the job: blocks until all processes have called end(), destroys the manager, and leaves
-  // the job. Objects of type Bdd that still exist belong to no manager then (bdd.h). manager() may not
-  // be called any more. Collective. Errors: those of Fabric::finalize.
+  // the job. Objects of type Bdd that still exist belong to no manager then (bdd.h). manager() may
+  // not be called any more. Collective. Errors: those of Fabric::finalize.
   [[nodiscard]] absl::Status end();
 
  private:
