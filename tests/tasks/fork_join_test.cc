@@ -1,7 +1,6 @@
 // Fork and join on one worker: values, exceptions, scopes, suspension, and errors of use.
 #include <algorithm>
 #include <array>
-#include <csignal>
 #include <cstdint>
 #include <exception>
 #include <limits>
@@ -529,26 +528,6 @@ TEST(ForkJoinDeath, AStackThatOverflowsIsNamed) {
                 "stack overflow: [0-9]+ tasks deep, 262144 bytes .* TaskOptions::stack_bytes");
   });
 }
-
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // these handle SIGSEGV
-volatile uintptr_t no_memory = 64;
-long read_there() { return *reinterpret_cast<const volatile long*>(no_memory); }
-
-TEST(ForkJoinDeath, ACrashInATaskNamesTheOptionsThatFindPointers) {
-  for (const StackScheme scheme : {StackScheme::kUni, StackScheme::kIso}) {
-    testing::run_test_processes(1, [&](Exchange& exchange) {
-      auto runtime = TaskRuntime::create(exchange, {.scheme = scheme});
-      ASSERT_TRUE(runtime.ok()) << runtime.status();
-      EXPECT_EXIT(static_cast<void>((*runtime)->run([] { return read_there(); })),
-                  ::testing::KilledBySignal(SIGSEGV),
-                  ::testing::AllOf(::testing::HasSubstr("signal 11 in a task: "),
-                                   ::testing::HasSubstr("set TaskOptions::check_frames")));
-      EXPECT_EXIT(static_cast<void>(read_there()), ::testing::KilledBySignal(SIGSEGV),
-                  ::testing::Not(::testing::HasSubstr("check_frames")));
-    });
-  }
-}
-#endif
 
 // A recursion without forks.
 [[gnu::noinline]] long plain_depth(long n) {
