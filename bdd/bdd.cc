@@ -13,99 +13,127 @@ namespace cariama::bdd {
 
 using internal::Action;
 
-Bdd::Bdd(const Bdd& other) : manager_(other.manager_), place_(other.place_) {
-  if (manager_ != nullptr) ++manager_->roots_[place_].references;
+Bdd::Bdd(const Bdd& other) : roots_(other.roots_), place_(other.place_) {
+  if (roots_ == nullptr) return;
+  ++roots_->objects;
+  ++roots_->all[place_].references;
 }
 
 Bdd::~Bdd() {
-  if (manager_ != nullptr) manager_->release(place_);
+  if (roots_ != nullptr) release();
 }
 
-Edge Bdd::edge() const { return manager_->roots_[place_].edge; }
+void Bdd::release() {
+  internal::Roots::Root& root = roots_->all[place_];
+  if (--root.references == 0) {
+    root.edge = kFalse;
+    root.even = true;
+    roots_->free.push_back(place_);
+  }
+  if (--roots_->objects == 0 && roots_->manager == nullptr) delete roots_;
+}
 
-Bdd Bdd::operator~() const { return manager_->hold(negate(edge())); }
+Manager& Bdd::owner() const {
+  if (Manager* const owner = manager(); owner != nullptr) return *owner;
+  throw std::invalid_argument(
+      roots_ == nullptr ? "bdd: an operand is a Bdd without a value: assign a function to it first"
+                        : "bdd: the manager of an operand has been destroyed: use its functions "
+                          "before the manager, or Job::end(), ends");
+}
+
+Edge Bdd::edge() const {
+  (void)owner();
+  return roots_->all[place_].edge;
+}
+
+Bdd Bdd::operator~() const { return owner().hold(negate(edge()), owner().is_even(place_)); }
 
 Bdd operator&(const Bdd& a, const Bdd& b) {
-  return a.manager_->execute(
-      {.action = Action::kAnd, .a = {a.place_}, .b = {a.manager_->place_of(b)}});
+  return a.owner().execute({.action = Action::kAnd, .a = {a.place_}, .b = {a.owner().place_of(b)}});
 }
 
 Bdd operator|(const Bdd& a, const Bdd& b) {
-  return a.manager_->execute({.action = Action::kAnd,
-                              .a = {a.place_, kMark},
-                              .b = {a.manager_->place_of(b), kMark},
-                              .result_mark = kMark});
+  return a.owner().execute({.action = Action::kAnd,
+                            .a = {a.place_, kMark},
+                            .b = {a.owner().place_of(b), kMark},
+                            .result_mark = kMark});
 }
 
 Bdd operator^(const Bdd& a, const Bdd& b) {
-  return a.manager_->execute(
-      {.action = Action::kXor, .a = {a.place_}, .b = {a.manager_->place_of(b)}});
+  return a.owner().execute({.action = Action::kXor, .a = {a.place_}, .b = {a.owner().place_of(b)}});
 }
 
 Bdd Bdd::minus(const Bdd& other) const {
-  return manager_->execute(
-      {.action = Action::kAnd, .a = {place_}, .b = {manager_->place_of(other), kMark}});
+  return owner().execute(
+      {.action = Action::kAnd, .a = {place_}, .b = {owner().place_of(other), kMark}});
 }
 
 Bdd Bdd::ite(const Bdd& a, const Bdd& b) const {
-  return manager_->execute({.action = Action::kIte,
-                            .a = {place_},
-                            .b = {manager_->place_of(a)},
-                            .c = {manager_->place_of(b)}});
+  return owner().execute({.action = Action::kIte,
+                          .a = {place_},
+                          .b = {owner().place_of(a)},
+                          .c = {owner().place_of(b)}});
 }
 
 Bdd Bdd::exists(const Bdd& cube) const {
-  return manager_->execute(
-      {.action = Action::kExists, .a = {place_}, .c = {manager_->place_of(cube)}});
+  return owner().execute({.action = Action::kExists, .a = {place_}, .c = {owner().place_of(cube)}});
 }
 
 Bdd Bdd::and_exists(const Bdd& other, const Bdd& cube) const {
-  return manager_->execute({.action = Action::kAndExists,
-                            .a = {place_},
-                            .b = {manager_->place_of(other)},
-                            .c = {manager_->place_of(cube)}});
+  return owner().execute({.action = Action::kAndExists,
+                          .a = {place_},
+                          .b = {owner().place_of(other)},
+                          .c = {owner().place_of(cube)}});
 }
 
 Bdd Bdd::compose(uint32_t variable, const Bdd& by) const {
   if (variable > kMaxVariable) throw std::out_of_range("bdd: the variable is too large");
-  return manager_->execute({.action = Action::kCompose,
-                            .a = {place_},
-                            .b = {manager_->place_of(by)},
-                            .variable = variable});
+  return owner().execute({.action = Action::kCompose,
+                          .a = {place_},
+                          .b = {owner().place_of(by)},
+                          .variable = variable});
 }
 
 Bdd Bdd::relnext(const Bdd& relation, const Bdd& variables) const {
-  return manager_->execute({.action = Action::kNext,
-                            .a = {place_},
-                            .b = {manager_->place_of(relation)},
-                            .c = {manager_->place_of(variables)}});
+  owner().require_even(*this, "the states");
+  owner().require_even(variables, "the variables");
+  return owner().execute({.action = Action::kNext,
+                          .a = {place_},
+                          .b = {owner().place_of(relation)},
+                          .c = {owner().place_of(variables)}});
 }
 
 Bdd Bdd::relprev(const Bdd& relation, const Bdd& variables) const {
-  return manager_->execute({.action = Action::kPrevious,
-                            .a = {place_},
-                            .b = {manager_->place_of(relation)},
-                            .c = {manager_->place_of(variables)}});
+  owner().require_even(*this, "the states");
+  owner().require_even(variables, "the variables");
+  return owner().execute({.action = Action::kPrevious,
+                          .a = {place_},
+                          .b = {owner().place_of(relation)},
+                          .c = {owner().place_of(variables)}});
 }
 
-uint32_t Bdd::variable() const { return manager_->engine().variable(edge()); }
-Bdd Bdd::low() const { return manager_->hold(manager_->engine().sons(edge()).low); }
-Bdd Bdd::high() const { return manager_->hold(manager_->engine().sons(edge()).high); }
+uint32_t Bdd::variable() const { return owner().engine().variable(edge()); }
+Bdd Bdd::low() const {
+  return owner().hold(owner().engine().sons(edge()).low, owner().is_even(place_));
+}
+Bdd Bdd::high() const {
+  return owner().hold(owner().engine().sons(edge()).high, owner().is_even(place_));
+}
 
-uint64_t Bdd::nodes() const { return manager_->nodes({this, 1}); }
+uint64_t Bdd::nodes() const { return owner().nodes({this, 1}); }
 
 Bdd Bdd::support() const {
   std::set<uint32_t> variables;
-  for (const StoredNode& node : manager_->store({this, 1}).nodes) {
+  for (const StoredNode& node : owner().store({this, 1}).nodes) {
     variables.insert(static_cast<uint32_t>(node.b >> 40));
   }
-  return manager_->cube(std::vector<uint32_t>(variables.begin(), variables.end()));
+  return owner().cube(std::vector<uint32_t>(variables.begin(), variables.end()));
 }
 
 bool Bdd::evaluate(const std::vector<bool>& assignment) const {
   Edge at = edge();
   while (!is_constant(at)) {
-    const Sons sons = manager_->engine().sons(at);
+    const Sons sons = owner().engine().sons(at);
     const bool value = sons.variable < assignment.size() && assignment[sons.variable];
     at = value ? sons.high : sons.low;
   }
@@ -113,7 +141,7 @@ bool Bdd::evaluate(const std::vector<bool>& assignment) const {
 }
 
 Bdd Bdd::pick(const Bdd& cube) const {
-  (void)manager_->place_of(cube);
+  (void)owner().place_of(cube);
   if (is_false()) return *this;
   const auto outside = [] {
     return std::invalid_argument("bdd: pick() of a function of a variable outside of the cube");
@@ -121,8 +149,8 @@ Bdd Bdd::pick(const Bdd& cube) const {
   std::vector<std::pair<uint32_t, bool>> values;
   Edge at = edge();
   for (Edge rest = cube.edge(); !is_constant(rest);) {
-    const Sons next = manager_->engine().sons(rest);
-    const Sons sons = manager_->engine().sons(at);
+    const Sons next = owner().engine().sons(rest);
+    const Sons sons = owner().engine().sons(at);
     bool value = false;
     if (sons.variable < next.variable) throw outside();
     if (sons.variable == next.variable) {
@@ -145,20 +173,20 @@ Bdd Bdd::pick(const Bdd& cube) const {
     below = chain.nodes.size() | mark;
   }
   chain.roots.push_back(below);
-  return manager_->load(chain)[0];
+  return owner().load(chain)[0];
 }
 
 ExactCount Bdd::count(const Bdd& cube) const {
-  (void)manager_->place_of(cube);
+  (void)owner().place_of(cube);
   // The variables of the cube are numbered from the root; `levels[v]` is the number of v.
   std::map<uint32_t, uint32_t> levels;
   for (Edge rest = cube.edge(); !is_constant(rest);) {
-    const Sons next = manager_->engine().sons(rest);
+    const Sons next = owner().engine().sons(rest);
     levels.emplace(next.variable, static_cast<uint32_t>(levels.size()));
     rest = next.high;
   }
   const auto all = static_cast<uint32_t>(levels.size());
-  const StoredDiagrams diagram = manager_->store({this, 1});
+  const StoredDiagrams diagram = owner().store({this, 1});
   // The assignments of the variables from the node's own on that make a node's function, and its
   // negation, true.
   struct Counts {

@@ -24,8 +24,8 @@
 //   TableFull              the functions that exist do not fit into the limit, or no memory is left
 //                          to enlarge the table. All diagrams stay valid.
 //   std::bad_alloc         another allocation failed. All diagrams stay valid.
-//   std::invalid_argument  an operand belongs to another manager, or depends on variables that the
-//                          operation does not allow
+//   std::invalid_argument  an operand belongs to another manager or to none (Bdd), or depends on
+//                          variables that the operation does not allow
 //   std::out_of_range      a variable is larger than kMaxVariable
 //   std::runtime_error     a process of the job failed, or all diagrams are lost, because there was
 //                          no memory even for a table of the old size. Each later operation throws
@@ -78,6 +78,20 @@ struct Engine;
 struct Request;
 struct Instruction;
 struct Group;
+
+// The functions of a manager that are needed. The last of the manager and its Bdd objects deletes
+// this object.
+struct Roots {
+  struct Root {
+    Edge edge;
+    uint32_t references;  // number of Bdd objects
+    bool even;            // known to depend on even variables only
+  };
+  Manager* manager;  // nullptr: destroyed
+  uint64_t objects = 0;
+  std::vector<Root> all{};
+  std::vector<uint32_t> free{};
+};
 }  // namespace internal
 
 // Thrown by operations for which the table has no room, at its largest size and without nodes that
@@ -88,17 +102,17 @@ class CARIAMA_BDD_EXPORT TableFull : public std::runtime_error {
   ~TableFull() override;
 };
 
-// A Boolean function. Cheap to copy: a copy shares its place in the manager. Requires: the manager
-// outlives the function. A default-constructed Bdd belongs to no manager and may only be assigned
-// to and destroyed.
+// A Boolean function. Cheap to copy: a copy shares its place in the manager. A default-constructed
+// Bdd belongs to no manager. Nor does one whose manager has been destroyed, for example by
+// Job::end(). Such a Bdd may be assigned to, destroyed and compared; manager() returns nullptr, and
+// its other functions throw std::invalid_argument.
 class CARIAMA_BDD_EXPORT Bdd {
  public:
   Bdd() = default;
   Bdd(const Bdd& other);
-  Bdd(Bdd&& other) noexcept
-      : manager_(std::exchange(other.manager_, nullptr)), place_(other.place_) {}
+  Bdd(Bdd&& other) noexcept : roots_(std::exchange(other.roots_, nullptr)), place_(other.place_) {}
   Bdd& operator=(Bdd other) noexcept {
-    std::swap(manager_, other.manager_);
+    std::swap(roots_, other.roots_);
     std::swap(place_, other.place_);
     return *this;
   }
@@ -106,9 +120,9 @@ class CARIAMA_BDD_EXPORT Bdd {
 
   [[nodiscard]] bool is_false() const { return edge() == kFalse; }
   [[nodiscard]] bool is_true() const { return edge() == kTrue; }
-  // Equal functions of one manager. Constant time.
+  // Equal functions of one manager. Constant time. Functions without a manager are unequal.
   friend bool operator==(const Bdd& a, const Bdd& b) {
-    return a.manager_ == b.manager_ && a.edge() == b.edge();
+    return a.manager() != nullptr && a.manager() == b.manager() && a.edge() == b.edge();
   }
 
   [[nodiscard]] Bdd operator~() const;  // constant time
@@ -135,7 +149,9 @@ class CARIAMA_BDD_EXPORT Bdd {
   // quantified.
   //   relnext  returns the states that the relation reaches from the states *this
   //   relprev  returns the states from which the relation reaches the states *this
-  // Requires: the states and `variables` depend on even variables only.
+  // Throws std::invalid_argument if the states or `variables` depend on odd variables. To find out,
+  // reads all nodes of the states once if they are not the result of operations on functions of
+  // even variables.
   [[nodiscard]] Bdd relnext(const Bdd& relation, const Bdd& variables) const;
   [[nodiscard]] Bdd relprev(const Bdd& relation, const Bdd& variables) const;
 
@@ -159,14 +175,18 @@ class CARIAMA_BDD_EXPORT Bdd {
   [[nodiscard]] Bdd low() const;
   [[nodiscard]] Bdd high() const;
 
-  [[nodiscard]] Manager* manager() const { return manager_; }
+  // Returns nullptr if the function belongs to no manager.
+  [[nodiscard]] Manager* manager() const { return roots_ == nullptr ? nullptr : roots_->manager; }
   [[nodiscard]] Edge edge() const;
 
  private:
   friend class Manager;
-  Bdd(Manager* manager, uint32_t place) : manager_(manager), place_(place) {}
+  Bdd(internal::Roots* roots, uint32_t place) : roots_(roots), place_(place) { ++roots->objects; }
+  // Returns the manager. Throws std::invalid_argument if there is none.
+  [[nodiscard]] Manager& owner() const;
+  void release();
 
-  Manager* manager_ = nullptr;
+  internal::Roots* roots_ = nullptr;
   uint32_t place_ = 0;
 };
 
@@ -246,6 +266,7 @@ class CARIAMA_BDD_EXPORT Manager {
   [[nodiscard]] Bdd cube(std::vector<uint32_t> variables);
 
   // Reachability. `transitions` may be in any order. (reachability.h has the complete search.)
+  // Operands and exceptions are those of Bdd::relnext().
   //   image     the union of relnext of all transitions
   //   preimage  the union of relprev of all transitions
   //   chain     `states` and the states that the transitions reach, each transition applied in
@@ -298,12 +319,6 @@ class CARIAMA_BDD_EXPORT Manager {
   friend CARIAMA_BDD_EXPORT Bdd operator|(const Bdd& a, const Bdd& b);
   friend CARIAMA_BDD_EXPORT Bdd operator^(const Bdd& a, const Bdd& b);
 
-  // A function that is needed, with the number of Bdd objects that refer to it.
-  struct Root {
-    Edge edge;
-    uint32_t references;
-  };
-
   // The runtime that runs the tasks of a job: one of the two, or neither if rank 0 computes alone.
   struct Workers {
     TaskRuntime* runtime = nullptr;
@@ -321,8 +336,13 @@ class CARIAMA_BDD_EXPORT Manager {
   [[nodiscard]] internal::Engine& engine() const;
   // Returns the place of an operand. Throws std::invalid_argument if it is not of this manager.
   [[nodiscard]] uint32_t place_of(const Bdd& operand) const;
-  [[nodiscard]] Bdd hold(Edge edge);
-  void release(uint32_t place);
+  // even: the function is known to depend on even variables only.
+  [[nodiscard]] Bdd hold(Edge edge, bool even = false);
+  [[nodiscard]] bool is_even(uint32_t place) const { return roots_->all[place].even; }
+  // Throws std::invalid_argument, in which `role` names the operand, unless it depends on even
+  // variables only.
+  void require_even(const Bdd& operand, const char* role);
+  void check_steps(const Bdd& states, std::span<const Transition> transitions);
   // Executes a request, whose operands are functions, in this process or in the job.
   [[nodiscard]] Bdd execute(const internal::Request& request,
                             std::span<const Transition> transitions = {});
@@ -350,8 +370,7 @@ class CARIAMA_BDD_EXPORT Manager {
   Workers workers_;
   Collectives* all_;  // nullptr without a job
   std::unique_ptr<internal::Engine> engine_;
-  std::vector<Root> roots_;
-  std::vector<uint32_t> free_roots_;
+  internal::Roots* roots_;
   std::string lost_;      // why the diagrams are lost; else ""
   const int exceptions_;  // in flight when this object was created
   uint64_t collections_ = 0;

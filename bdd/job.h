@@ -5,7 +5,7 @@
 //     auto job = cariama::bdd::Job::create({});             // in every process
 //     {
 //       Bdd f = queens((*job)->manager(), 8);               // on all of them
-//     }                                                     // no Bdd outlives the manager
+//     }                                                     // a Bdd is useless without the manager
 //     return (*job)->end().ok() ? 0 : 1;
 //   }
 //
@@ -61,8 +61,8 @@ class CARIAMA_BDD_EXPORT Job {
   // process failed).
   [[nodiscard]] std::vector<ProcessRow> process_rows();
   // Ends the job: blocks until all processes have called end(), destroys the manager, and leaves
-  // the job. Requires: all objects of type Bdd that belong to the manager have been destroyed.
-  // Collective. Errors: those of Fabric::finalize.
+  // the job. Objects of type Bdd that still exist belong to no manager then (bdd.h). manager() may
+  // not be called any more. Collective. Errors: those of Fabric::finalize.
   [[nodiscard]] absl::Status end();
 
  private:

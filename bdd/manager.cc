@@ -127,12 +127,15 @@ Manager::Manager(const ManagerOptions& options, Workers workers, Collectives* al
       workers_(workers),
       all_(all),
       engine_(std::move(engine)),
+      roots_(new internal::Roots{.manager = this}),
       exceptions_(std::uncaught_exceptions()) {
-  roots_.push_back({kFalse, 1});  // the places of the constants are never free
-  roots_.push_back({kTrue, 1});
+  roots_->all.push_back({kFalse, 1, true});  // the places of the constants are never free
+  roots_->all.push_back({kTrue, 1, true});
 }
 
 Manager::~Manager() {
+  roots_->manager = nullptr;
+  if (roots_->objects == 0) delete roots_;
   if (internal::worker_engine == engine_.get()) internal::worker_engine = nullptr;
   if (all_ == nullptr || engine_->table == nullptr) return;
   // After an error in this process alone the other processes do not come to the end of the table,
@@ -148,7 +151,7 @@ Engine& Manager::engine() const {
 }
 
 uint32_t Manager::place_of(const Bdd& operand) const {
-  if (operand.manager_ != this) {
+  if (&operand.owner() != this) {
     throw std::invalid_argument("bdd: an operand belongs to another manager");
   }
   return operand.place_;
@@ -178,31 +181,39 @@ absl::StatusOr<std::unique_ptr<NodeTable>> Manager::new_table(const ManagerOptio
                            deadline_after(kPatience));
 }
 
-Bdd Manager::hold(Edge edge) {
+Bdd Manager::hold(Edge edge, bool even) {
+  std::vector<internal::Roots::Root>& all = roots_->all;
   if (is_constant(edge)) {
     const uint32_t place = edge == kTrue ? 1 : 0;
-    ++roots_[place].references;
-    return {this, place};
+    ++all[place].references;
+    return {roots_, place};
   }
-  if (free_roots_.empty()) {
-    roots_.push_back({edge, 1});
-    return {this, static_cast<uint32_t>(roots_.size() - 1)};
+  if (roots_->free.empty()) {
+    all.push_back({edge, 1, even});
+    return {roots_, static_cast<uint32_t>(all.size() - 1)};
   }
-  const uint32_t place = free_roots_.back();
-  free_roots_.pop_back();
-  roots_[place] = {edge, 1};
-  return {this, place};
+  const uint32_t place = roots_->free.back();
+  roots_->free.pop_back();
+  all[place] = {edge, 1, even};
+  return {roots_, place};
 }
 
-void Manager::release(uint32_t place) {
-  if (--roots_[place].references != 0) return;
-  roots_[place].edge = kFalse;
-  free_roots_.push_back(place);
+void Manager::require_even(const Bdd& operand, const char* role) {
+  internal::Roots::Root& root = roots_->all[place_of(operand)];
+  if (root.even) return;
+  for (const StoredNode& node : store({&operand, 1}).nodes) {
+    const uint64_t variable = node.b >> 40;
+    if (variable % 2 == 0) continue;
+    throw std::invalid_argument(absl::StrCat(
+        "bdd: ", role, " of a step depend on the odd variable ", variable,
+        ": states are over even variables, and 2b + 1 is the value of 2b after the step"));
+  }
+  root.even = true;
 }
 
 Edge Manager::attempt(const Request& request) {
   const auto edge_of = [&](const internal::Operand& operand) {
-    return roots_[operand.place].edge ^ operand.mark;
+    return roots_->all[operand.place].edge ^ operand.mark;
   };
   const Instruction instruction{request.action, request.variable, edge_of(request.a),
                                 edge_of(request.b), edge_of(request.c)};
@@ -228,7 +239,7 @@ void Manager::set_groups(std::span<const Transition> transitions, bool sorted) {
   std::vector<Group> groups;
   for (const Transition& one : transitions) {
     (void)place_of(one.relation);
-    const Edge cube = roots_[place_of(one.variables)].edge;
+    const Edge cube = roots_->all[place_of(one.variables)].edge;
     // A group that reads and writes nothing does not change a state.
     if (one.relation.is_false() || is_constant(cube)) continue;
     groups.push_back({one.relation.edge(), cube, engine().variable(cube), 0});
@@ -273,14 +284,20 @@ Bdd Manager::execute(const Request& request, std::span<const Transition> transit
     result = attempt(request);
     return result != kNoEdge;
   });
-  return hold(result ^ request.result_mark);
+  const bool quantifies = request.action == Action::kExists || request.action == Action::kAndExists;
+  const bool steps = request.over_groups() || request.action == Action::kNext ||
+                     request.action == Action::kPrevious;
+  const bool even =
+      is_even(request.a.place) &&
+      (steps || (is_even(request.b.place) && (quantifies || is_even(request.c.place))));
+  return hold(result ^ request.result_mark, even);
 }
 
 void Manager::make_room(bool grow) {
   StoredDiagrams live;
   const absl::Status stored = status_of([&] {
     std::vector<Edge> edges;
-    for (const Root& root : roots_) edges.push_back(root.edge);
+    for (const internal::Roots::Root& root : roots_->all) edges.push_back(root.edge);
     live = store_edges(edges);
     return absl::OkStatus();
   });
@@ -346,7 +363,7 @@ absl::Status Manager::replace_table(uint64_t bytes, bool long_probes, const Stor
                                    : absl::ResourceExhaustedError("the live nodes do not fit");
   });
   if (absl::Status all = agree(loaded, "bdd: no collection"); !all.ok()) return all;
-  for (size_t i = 0; i < roots_.size(); ++i) roots_[i].edge = moved[i];
+  for (size_t i = 0; i < roots_->all.size(); ++i) roots_->all[i].edge = moved[i];
   return absl::OkStatus();
 }
 
@@ -479,13 +496,15 @@ std::vector<Bdd> Manager::load(const StoredDiagrams& diagrams) {
   with_room([&] { return load_edges(diagrams, edges); });
   std::vector<Bdd> result;
   result.reserve(edges.size());
-  for (const Edge edge : edges) result.push_back(hold(edge));
+  const bool even = std::all_of(diagrams.nodes.begin(), diagrams.nodes.end(),
+                                [](const StoredNode& node) { return (node.b >> 40) % 2 == 0; });
+  for (const Edge edge : edges) result.push_back(hold(edge, even));
   return result;
 }
 
 StoredDiagrams Manager::store(std::span<const Bdd> functions) {
   std::vector<Edge> edges;
-  for (const Bdd& one : functions) edges.push_back(roots_[place_of(one)].edge);
+  for (const Bdd& one : functions) edges.push_back(roots_->all[place_of(one)].edge);
   return store_edges(edges);
 }
 
@@ -499,7 +518,7 @@ uint64_t Manager::nodes(std::span<const Bdd> functions) {
     pending.push_back(index);
   };
   std::vector<Edge> edges;
-  for (const Bdd& one : functions) edges.push_back(roots_[place_of(one)].edge);
+  for (const Bdd& one : functions) edges.push_back(roots_->all[place_of(one)].edge);
   const internal::NodeReader nodes(*engine().table, edges);
   for (const Edge edge : edges) visit(edge);
   while (!pending.empty()) {
@@ -578,17 +597,26 @@ Bdd Manager::cube(std::vector<uint32_t> variables) {
   return load(chain)[0];
 }
 
+void Manager::check_steps(const Bdd& states, std::span<const Transition> transitions) {
+  require_even(states, "the states");
+  for (const Transition& one : transitions) require_even(one.variables, "the variables");
+}
+
 Bdd Manager::image(const Bdd& states, std::span<const Transition> transitions) {
+  check_steps(states, transitions);
   return execute({.action = Action::kImage, .a = {place_of(states)}}, transitions);
 }
 Bdd Manager::preimage(const Bdd& states, std::span<const Transition> transitions) {
+  check_steps(states, transitions);
   return execute({.action = Action::kPreimage, .a = {place_of(states)}}, transitions);
 }
 Bdd Manager::chain(const Bdd& states, std::span<const Transition> transitions) {
+  check_steps(states, transitions);
   return execute({.action = Action::kChain, .a = {place_of(states)}}, transitions);
 }
 Bdd Manager::saturate(const Bdd& states, std::span<const Transition> transitions,
                       uint32_t first_variable) {
+  check_steps(states, transitions);
   return execute({.action = Action::kSaturate, .a = {place_of(states)}, .variable = first_variable},
                  transitions);
 }

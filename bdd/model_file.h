@@ -70,7 +70,9 @@ struct ModelFile {
 // Returns the bytes of a model file. parse_model() returns an equal model.
 [[nodiscard]] CARIAMA_BDD_EXPORT std::string format_model(const ModelFile& model);
 
-// A model in a manager.
+// A model in a manager. The relation of a transition depends on the variables 2b and 2b + 1 for
+// each variable 2b of its Transition::variables, and on labels (kFirstLabelVariable and above),
+// which are quantified. Transition::variables are some of `variables`.
 struct Model {
   std::vector<uint32_t> bits;       // of each integer of a state
   std::vector<uint32_t> first_bit;  // number of the first state bit of each integer

@@ -4,7 +4,9 @@
 #include <chrono>
 #include <functional>
 #include <limits>
+#include <set>
 #include <stdexcept>
+#include <string>
 #include <utility>
 
 #include "bdd/internal/checkpoint.h"
@@ -30,6 +32,74 @@ bool is_set_of_states(const Model& model, const Bdd& states) {
   if (states.manager() != model.variables.manager()) return false;
   const Bdd rest = states.exists(model.variables);
   return rest.is_false() || rest.is_true();
+}
+
+// Returns the variables on which the function depends.
+std::set<uint32_t> variables_of(const StoredDiagrams& diagram) {
+  std::set<uint32_t> variables;
+  for (const StoredNode& node : diagram.nodes) {
+    variables.insert(static_cast<uint32_t>(node.b >> 40));
+  }
+  return variables;
+}
+
+// Returns true if the function is a conjunction of variables (Manager::cube()).
+bool is_cube(const StoredDiagrams& diagram) {
+  const auto holds = [](uint64_t to) { return ((to & kMark) != 0) == ((to & kIndexMask) == 0); };
+  return holds(diagram.roots[0]) &&
+         std::all_of(diagram.nodes.begin(), diagram.nodes.end(), [&](const StoredNode& node) {
+           return (node.b & kIndexMask) == 0 && holds(node.a);
+         });
+}
+
+// Returns INVALID_ARGUMENT unless the parts of the model fit together.
+absl::Status check_model(const Model& model) {
+  Manager* const manager = model.variables.manager();
+  if (manager == nullptr || model.initial.manager() != manager) {
+    return absl::InvalidArgumentError(
+        "the model has no initial states, or no variables: read it from a file, or set both");
+  }
+  const auto store = [&](const Bdd& function) { return manager->store({&function, 1}); };
+  const StoredDiagrams all = store(model.variables);
+  const std::set<uint32_t> bits = variables_of(all);
+  if (!is_cube(all) ||
+      std::any_of(bits.begin(), bits.end(), [](auto bit) { return bit % 2 != 0; })) {
+    return absl::InvalidArgumentError(
+        "the variables of the model are no cube of even variables (Manager::cube())");
+  }
+  if (!is_set_of_states(model, model.initial)) {
+    return absl::InvalidArgumentError(
+        "the initial states of the model depend on a variable that is not in Model::variables");
+  }
+  bool fits = model.bits.size() == model.first_bit.size();
+  for (size_t i = 0; fits && i < model.bits.size(); ++i) {
+    fits = uint64_t{model.first_bit[i]} + model.bits[i] <= model.state_bits;
+  }
+  if (!fits) {
+    return absl::InvalidArgumentError(
+        "Model::bits and first_bit differ in size, or name a bit that is not below state_bits");
+  }
+  for (size_t i = 0; i < model.transitions.size(); ++i) {
+    const Transition& one = model.transitions[i];
+    const std::string name = "transition " + std::to_string(i) + " of the model ";
+    if (one.relation.manager() != manager || one.variables.manager() != manager) {
+      return absl::InvalidArgumentError(
+          name + "has no relation or no variables, or they belong to another manager");
+    }
+    const StoredDiagrams cube = store(one.variables);
+    const std::set<uint32_t> own = variables_of(cube);
+    if (!is_cube(cube) || !std::includes(bits.begin(), bits.end(), own.begin(), own.end())) {
+      return absl::InvalidArgumentError(
+          name + "has variables that are no cube of variables of Model::variables");
+    }
+    for (const uint32_t variable : variables_of(store(one.relation))) {
+      if (variable >= kFirstLabelVariable || own.contains(variable & ~uint32_t{1})) continue;
+      return absl::InvalidArgumentError(
+          name + "has a relation over variable " + std::to_string(variable) + ", but variable " +
+          std::to_string(variable & ~uint32_t{1}) + " is not in Transition::variables");
+    }
+  }
+  return absl::OkStatus();
 }
 
 // A search between two levels.
@@ -179,11 +249,7 @@ std::string_view strategy_name(Strategy strategy) {
 }
 
 absl::StatusOr<ReachResult> reach(const Model& model, const ReachOptions& options) {
-  const Manager* const manager = model.variables.manager();
-  if (manager == nullptr || model.initial.manager() != manager) {
-    return absl::InvalidArgumentError(
-        "the model has no initial states, or no variables: read it from a file, or set both");
-  }
+  if (absl::Status fits = check_model(model); !fits.ok()) return fits;
   return Search(model, options).run();
 }
 

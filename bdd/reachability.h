@@ -93,11 +93,11 @@ struct ReachResult {
 };
 
 // Blocks until the search has ended. Throws as the operations of the manager (bdd.h). Errors, which
-// all processes of a job get: INVALID_ARGUMENT (the goal depends on variables that are no state
-// bits; a checkpoint that is damaged, or of another model or strategy), FAILED_PRECONDITION (the
-// processes see different checkpoints), those of read_file() and write_file() (files.h) for a
-// checkpoint, UNAVAILABLE (another process had such an error; another search uses the folder of the
-// checkpoint).
+// all processes of a job get: INVALID_ARGUMENT (the parts of the model do not fit together; the
+// goal depends on variables that are no state bits; a checkpoint that is damaged, or of another
+// model or strategy), FAILED_PRECONDITION (the processes see different checkpoints), those of
+// read_file() and write_file() (files.h) for a checkpoint, UNAVAILABLE (another process had such an
+// error; another search uses the folder of the checkpoint).
 [[nodiscard]] CARIAMA_BDD_EXPORT absl::StatusOr<ReachResult> reach(const Model& model,
                                                                    const ReachOptions& options);
 

@@ -101,8 +101,8 @@ class TableAccess {
   // ---- One operation at a time. On mapped shares they do not block; on others they block for the
   // round trips that the head of this file states, at most TableOptions::timeout.
 
-  // Puts `key` into the table unless the table contains it. Requires, for all functions with a key:
-  // the words of the key are below 2^63.
+  // Puts `key` into the table unless the table contains it. All functions with a key return
+  // kInvalidKey if a word of the key is 2^63 or more.
   [[nodiscard]] TableResult find_or_put(const Key& key) { return operate<true>(key); }
   // Returns kFound with the index, or kAbsent.
   [[nodiscard]] TableResult find(const Key& key) { return operate<false>(key); }
@@ -204,6 +204,8 @@ class TableAccess {
 
   template <bool kPut>
   [[nodiscard]] TableResult operate(const Key& key) {
+    if (!is_key<W>(key)) [[unlikely]]
+      return {UINT64_MAX, TableOutcome::kInvalidKey};
     const Key stored = encode_key<W>(key);
     const TablePlace home = core_.geometry().home_of(stored[0]);
     return operate_at<kPut>(stored, home);
@@ -522,6 +524,11 @@ void TableAccess<W>::operate_all(std::span<const Key> keys, std::span<TableResul
     for (size_t i = first; i < std::min(end, first + kPrefetchDistance); ++i) prefetch(i);
     for (size_t i = first; i < end; ++i) {
       if (i + kPrefetchDistance < end) prefetch(i + kPrefetchDistance);
+      if (!is_key<W>(keys[i])) [[unlikely]] {
+        --checked_;
+        results[i] = {UINT64_MAX, TableOutcome::kInvalidKey};
+        continue;
+      }
       // The place is computed again, which takes less time than storing the places in a ring.
       const Key stored = encode_key<W>(keys[i]);
       const TablePlace home = geometry.home_of(stored[0]);
@@ -622,6 +629,13 @@ template <size_t W>
 template <bool kPut>
 bool TableAccess<W>::start(const Key& key, uint64_t tag) {
   const Key stored = encode_key<W>(key);
+  if (!is_key<W>(key)) [[unlikely]] {
+    if (!engine_.has_room()) return false;
+    TableEngine::Ended ended{tag, {UINT64_MAX, TableOutcome::kInvalidKey}, {}};
+    std::copy(stored.begin(), stored.end(), ended.stored.begin());
+    engine_.add_ended(ended);
+    return true;
+  }
   const TablePlace home = core_.geometry().home_of(stored[0]);
   uint64_t* share = core_.share(home.owner).mapped.load(std::memory_order_relaxed);
   if (share == nullptr || --until_check_ == 0) share = mapped_share(home.owner);

@@ -267,6 +267,8 @@ void TableEngine::end(Slot& slot, TableOutcome outcome) {
     case TableOutcome::kUnavailable:
       ++statistics_.unavailable;
       break;
+    case TableOutcome::kInvalidKey:  // TableAccess starts no operation
+      break;
   }
   TableResult result{UINT64_MAX, outcome};
   if (outcome == TableOutcome::kFound || outcome == TableOutcome::kInserted) {

@@ -15,7 +15,6 @@
 #define CARIAMA_DHT_TABLE_LAYOUT_H_
 
 #include <array>
-#include <cassert>
 #include <cstddef>
 #include <cstdint>
 
@@ -44,10 +43,17 @@ struct TablePlace {
   return hash & ~kWordPresent;
 }
 
-// Converts a key to the words of its bucket. Requires: all words of the key are below 2^63; bit 63
-// would be lost, and two keys would be one.
+// Returns true if all words of the key are below 2^63. Other words are no key: a bucket has no room
+// for bit 63, and two keys would be one.
+template <size_t W>
+[[nodiscard]] constexpr bool is_key(const TableKey<W>& key) {
+  uint64_t bits = 0;
+  for (const uint64_t word : key) bits |= word;
+  return (bits & kWordPresent) == 0;
+}
+
+// Converts a key to the words of its bucket. Requires: is_key().
 inline void encode_key(const uint64_t* key, size_t words, uint64_t* stored) {
-  for (size_t i = 0; i < words; ++i) assert((key[i] & kWordPresent) == 0);
   for (size_t i = 1; i < words; ++i) stored[i] = key[i] | kWordPresent;
   stored[0] = (key[0] ^ hash_of_rest(key, words)) | kWordPresent;
 }

@@ -21,6 +21,7 @@ enum class TableOutcome : uint8_t {
   // status() of the access returns the reason. A find_or_put with this result may have put the key,
   // or may still put it, so that a later find_or_put of the key returns kFound.
   kUnavailable,
+  kInvalidKey,  // a word of the key is 2^63 or more; nothing was looked up or put
 };
 
 // 16 bytes: returned in registers.

@@ -61,7 +61,7 @@ template <std::invocable<ThreadContext&> Body>
                           Body&& body) {
   using Result = std::invoke_result_t<Body&, ThreadContext&>;
   static_assert(std::is_void_v<Result> || std::constructible_from<absl::Status, Result>,
-                "the body of run_job() returns nothing or an absl::Status");
+                "cariama: the body of run_job() returns nothing or an absl::Status");
   return internal::run_job_body(options, argc, argv, [&](ThreadContext& self) -> absl::Status {
     if constexpr (std::is_void_v<Result>) {
       body(self);

@@ -53,7 +53,9 @@ struct PaperOptions {
 
 // All processes use the same options: rank 0 sends its options at the beginning of each search.
 // Values that are too small count as the smallest possible ones: 1 for playouts_per_leaf,
-// max_batch, batch_divisor, exchange_divisor and queue_share, queue_target for queue_limit.
+// max_batch, batch_divisor, exchange_divisor and queue_share, queue_target for queue_limit, and for
+// memory_bytes the size of 512 nodes with Game::kMaxMoves moves (the paper's design: any value that
+// has room for the root).
 struct SearchOptions {
   SelectionOptions selection{};
   // Number of visits after which a move gets a child node. A node takes about 5 KB on an 11x11 Hex

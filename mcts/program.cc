@@ -3,7 +3,11 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
+#include <functional>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -22,6 +26,21 @@ constexpr std::chrono::seconds kFinalizePatience{30};
 int say(const absl::Status& status) {
   std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
   return 1;
+}
+
+// Calls `part` of the program, whose result is an exit code. After an exception prints its text and
+// returns nullopt.
+std::optional<int> caught(const std::string& subject, const std::function<int()>& part) {
+  std::string what;
+  try {
+    return part();
+  } catch (const std::exception& exception) {
+    what = exception.what();
+  } catch (...) {
+    what = "an exception that is no std::exception";
+  }
+  std::fprintf(stderr, "cariama: %s threw: %s\n", subject.c_str(), what.c_str());
+  return std::nullopt;
 }
 
 // Returns true if a launcher has started this process as a part of a job (bootstrap.h). Then the
@@ -81,11 +100,17 @@ int Program::run(const std::function<int(Host&)>& body, const ProgramOptions& op
         {.threads = static_cast<uint32_t>(threads_), .aggregation = options.aggregation});
     if (!host.ok()) return say(host.status());
     if ((*host)->rank() == 0) {
-      code = body(**host);
+      code = caught("the body of mcts::Program", [&] { return body(**host); }).value_or(1);
       (*host)->end();
-    } else if (const absl::Status served = (*host)->serve(); !served.ok()) {
-      orphaned = true;
-      code = say(served);
+    } else {
+      // After an exception of the game in this process, rank 0 continues without the process.
+      const std::string label = fabric->label(fabric->rank());
+      const std::optional<int> served = caught("the search of " + label, [&] {
+        const absl::Status ended = (*host)->serve();
+        return ended.ok() ? 0 : say(ended);
+      });
+      code = served.value_or(1);
+      orphaned = code != 0;
     }
   }
   if (fabric != nullptr && !orphaned) {

@@ -74,9 +74,9 @@ class Search {
   // end by its time. A process that is stopped (SIGSTOP) delays it until the process continues, is
   // killed, or loses its lease (FabricOptions::lease). `progress` is called about every `interval`
   // seconds, in the calling thread. It must not call functions of the host or of its searches. If
-  // it throws, the search ends and run() throws the exception. Also throws std::bad_alloc if
-  // memory_bytes is too small for the root. Requires: the position has no result() and at least one
-  // move. Keeps the tree: a later run() of the same position, or of the one that advance() has
+  // it throws, the search ends and run() throws the exception. Also throws std::bad_alloc if there
+  // is no memory for the root. Requires: the position has no result() and at least one move. Keeps
+  // the tree: a later run() of the same position, or of the one that advance() has
   // reached, continues it if it is the last of all Search objects for this type of game. Every
   // other position frees the tree first. The result contains all moves of a new position. If
   // advance() has reached the position, the result contains the moves that expand() offered.
@@ -89,7 +89,9 @@ class Search {
     start_ = Clock::now();
     iterations_ = 0;
     prepare(position);
-    process_.command(CommandKind::kBegin, options_);
+    SearchOptions begun = options_;
+    begun.memory_bytes = memory_bytes();
+    process_.command(CommandKind::kBegin, begun);
     double next_report = interval;
     for (;;) {
       open(limits);
@@ -163,6 +165,8 @@ class Search {
   static constexpr double kSafetyInterval = 0.01;
   // Limit of the root's visits: the counter of a move has 32 bits.
   static constexpr uint64_t kMaxVisits = 0x70000000;
+  // SearchOptions::memory_bytes has room for this number of the largest nodes at least.
+  static constexpr uint64_t kLeastNodes = 512;
 
   [[nodiscard]] double seconds() const {
     return std::chrono::duration<double>(Clock::now() - start_).count();
@@ -170,11 +174,17 @@ class Search {
   [[nodiscard]] Node<G>& root() { return *tree_.root(); }
   [[nodiscard]] uint64_t iterations() { return iterations_ + job_.completed(); }
 
+  // Returns the limit of the nodes of a process. With room for a few nodes only, a search would
+  // free nodes after every few rollouts.
+  [[nodiscard]] uint64_t memory_bytes() const {
+    return std::max<uint64_t>(options_.memory_bytes, kLeastNodes * Node<G>::most_bytes());
+  }
+
   // Keeps the tree if its root has this position. Otherwise frees the tree and creates a new root.
   void prepare(const G& position) {
     if (has_tree() && same(*root_, position)) return;
     clear();
-    tree_.set_memory_limit(options_.memory_bytes);
+    tree_.set_memory_limit(memory_bytes());
     tree_number_ = tree_.create_root(position, options_.seed);
     root_.emplace(position);
   }

@@ -88,15 +88,9 @@ absl::Status invalid_option(const std::string& text, const char* remedy) {
 }
 
 absl::Status check_options(const PoolOptions& options, int rank, int size) {
-  if (options.steal != kStealHalf && options.steal > tasks::kMostParcels) {
+  if (options.steal != kStealHalf && (options.steal < 1 || options.steal > tasks::kMostParcels)) {
     return invalid_option("PoolOptions::steal is " + std::to_string(options.steal),
                           "choose 1 to 64, or kStealHalf");
-  }
-  if (options.cells + options.private_cells < tasks::most_parcels(options)) {
-    return invalid_option(
-        "PoolOptions::cells and private_cells are together fewer than the tasks "
-        "of one hand-over",
-        "give the deque at least 64 cells");
   }
   constexpr size_t kMost = tasks::kMostPoolBytes / sizeof(pool::internal::Cell) / 4;
   if (options.cells < 2 || options.cells > kMost || options.private_cells > kMost) {
@@ -104,8 +98,15 @@ absl::Status check_options(const PoolOptions& options, int rank, int size) {
                               ", private_cells " + std::to_string(options.private_cells),
                           "choose at least 2 cells, and at most 2^27 of each kind");
   }
+  if (options.cells + options.private_cells < tasks::most_parcels(options)) {
+    return invalid_option(
+        "PoolOptions::cells and private_cells are together fewer than the tasks "
+        "of one hand-over",
+        "give the deque at least 64 cells");
+  }
   return tasks::check_common_options("PoolOptions", options.victims, options.idle_sleep,
-                                     static_cast<uint32_t>(rank), static_cast<uint32_t>(size));
+                                     options.timeout, static_cast<uint32_t>(rank),
+                                     static_cast<uint32_t>(size));
 }
 
 // The stack of the main thread grows up to the limit at the time of growth, so raising the limit

@@ -198,29 +198,35 @@ template <auto F>
 constexpr bool is_task() {
   using S = Signature<decltype(F)>;
   if constexpr (!S::kMayThrow) {
-    static_assert(S::kMayThrow,
-                  "a pool task is noexcept, but a run that cannot be completed unwinds its tasks "
-                  "by an exception: declare the function without noexcept");
+    static_assert(
+        S::kMayThrow,
+        "cariama: a pool task is noexcept, but a run that cannot be completed unwinds its tasks "
+        "by an exception: declare the function without noexcept");
   } else if constexpr (!S::kNoOutputs) {
-    static_assert(S::kNoOutputs,
-                  "a pool task cannot change its caller's variables: return a value instead of "
-                  "taking a reference that is not const");
+    static_assert(
+        S::kNoOutputs,
+        "cariama: a pool task cannot change its caller's variables: return a value instead of "
+        "taking a reference that is not const");
   } else if constexpr (!S::kPlain) {
-    static_assert(S::kPlain,
-                  "an argument of a pool task is not plain data that another process can use: pass "
-                  "trivially copyable values and global_ptr, no pointers, views or references");
+    static_assert(
+        S::kPlain,
+        "cariama: an argument of a pool task is not plain data that another process can use: pass "
+        "trivially copyable values and global_ptr, no pointers, views or references");
   } else if constexpr (!S::kPlainResult) {
-    static_assert(S::kPlainResult,
-                  "the result of a pool task is not plain data that another process can use: "
-                  "return a trivially copyable value, and put large data into global memory");
+    static_assert(
+        S::kPlainResult,
+        "cariama: the result of a pool task is not plain data that another process can use: "
+        "return a trivially copyable value, and put large data into global memory");
   } else if constexpr (!S::kFits) {
-    static_assert(S::kFits,
-                  "the arguments of a pool task exceed pool::kPayloadBytes: put them into global "
-                  "memory and pass a global_ptr");
+    static_assert(
+        S::kFits,
+        "cariama: the arguments of a pool task exceed pool::kPayloadBytes: put them into global "
+        "memory and pass a global_ptr");
   } else {
-    static_assert(size_of_result<typename S::Result>() <= kPayloadBytes,
-                  "the result of a pool task exceeds pool::kPayloadBytes: put it into global "
-                  "memory and return a global_ptr");
+    static_assert(
+        size_of_result<typename S::Result>() <= kPayloadBytes,
+        "cariama: the result of a pool task exceeds pool::kPayloadBytes: put it into global "
+        "memory and return a global_ptr");
   }
   return true;
 }
@@ -332,7 +338,8 @@ template <auto F, typename... A>
 [[gnu::always_inline]] inline void spawn(A&&... arguments) {
   using S = internal::Signature<decltype(F)>;
   static_assert(internal::is_task<F>());
-  static_assert(sizeof...(A) == S::kCount, "spawn() takes all arguments of the task's function");
+  static_assert(sizeof...(A) == S::kCount,
+                "cariama: spawn() takes all arguments of the task's function");
   internal::Deque& deque = internal::deque;
   internal::Cell* const cell = deque.head;
   if (cell == deque.limit) [[unlikely]]
@@ -367,7 +374,8 @@ template <auto F, typename... A>
     typename internal::Signature<decltype(F)>::Result {
   using S = internal::Signature<decltype(F)>;
   static_assert(internal::is_task<F>());
-  static_assert(sizeof...(A) == S::kCount, "call() takes all arguments of the task's function");
+  static_assert(sizeof...(A) == S::kCount,
+                "cariama: call() takes all arguments of the task's function");
   communicate();
   return internal::run_here<F>(internal::deque.head, S::pack(std::forward<A>(arguments)...));
 }
@@ -429,7 +437,7 @@ class Children {
 enum class PoolTermination : uint8_t { kDetector, kStatusScan };
 
 // PoolOptions::steal: hand over half of the tasks.
-inline constexpr uint32_t kStealHalf = 0;
+inline constexpr uint32_t kStealHalf = UINT32_MAX;
 
 // Options of a TaskPool. create() compares those that must be equal in all workers: `cells`,
 // `steal`, `termination` and `atomics`. All other options may differ.
@@ -457,7 +465,7 @@ struct PoolOptions {
   // Time limit for create(). In each run, also for the meeting of all workers after the last task,
   // in which they exchange the result; with PoolTermination::kStatusScan, also for the meeting
   // before the first task. The tasks have no limit. A worker that comes later ends the run with
-  // DEADLINE_EXCEEDED, and every further run().
+  // DEADLINE_EXCEEDED, and every further run(). From 1 ms to 100 years.
   std::chrono::milliseconds timeout{30'000};
 };
 
@@ -546,7 +554,7 @@ class CARIAMA_TASKS_EXPORT TaskPool {
       -> std::conditional_t<std::is_void_v<R>, absl::Status, absl::StatusOr<R>> {
     static_assert(pool::internal::is_task<F>());
     static_assert(sizeof...(A) == pool::internal::Signature<decltype(F)>::kCount,
-                  "run() takes all arguments of the task's function");
+                  "cariama: run() takes all arguments of the task's function");
     std::byte payload[pool::kPayloadBytes] = {};
     const auto packed = pool::internal::Signature<decltype(F)>::pack(std::forward<A>(arguments)...);
     std::memcpy(payload, static_cast<const void*>(&packed), sizeof packed);

@@ -90,10 +90,22 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(
                       "choose at least " + std::to_string(tasks::kFirstSegmentBytes) +
                           " (256 KiB), the size of the first segment");
   }
+  if (options.stack_bytes == 0 || options.stack_bytes > tasks::kMostStackBytes) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      "TaskOptions::stack_bytes is " + std::to_string(options.stack_bytes),
+                      "choose 1 to " + std::to_string(tasks::kMostStackBytes));
+  }
+  if (options.wakeable_sleep < std::chrono::milliseconds::zero() ||
+      options.wakeable_sleep > std::chrono::hours(24)) {
+    return make_error(
+        absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+        "TaskOptions::wakeable_sleep is " + std::to_string(options.wakeable_sleep.count()) + " ms",
+        "choose 0 to 24 hours");
+  }
   const auto kind = tasks::worker_kind(options);
   if (!kind.ok()) return kind.status();
   if (absl::Status valid = tasks::check_common_options(
-          "TaskOptions", options.victims, options.idle_sleep,
+          "TaskOptions", options.victims, options.idle_sleep, options.timeout,
           static_cast<uint32_t>(exchange.rank()), static_cast<uint32_t>(exchange.size()));
       !valid.ok()) {
     return valid;

@@ -114,7 +114,7 @@ struct TaskOptions {
   // publishes work. (Its peers can wake it if the transport maps the memory of all workers, that is
   // over shm on one host, with DequeKind::kSplit and a runtime that was created without a Fabric.)
   // This is the longest of these sleeps, which bounds how late the worker notices the death of a
-  // peer.
+  // peer. At most 24 hours.
   std::chrono::milliseconds wakeable_sleep{10};
   // Checks at each spawn whether the closure contains a pointer to a local of a task. If so, ends
   // the program with a message that names the function that spawned. Costs a few ns per spawn.
@@ -124,7 +124,7 @@ struct TaskOptions {
   // on stderr. Knows only the heap of the main thread: not blocks of 128 KiB and more, and not
   // blocks that other threads have allocated. Costs about 100 us per publication.
   bool check_frames = false;
-  // Time limit for create(), and for exchanging the result after a run.
+  // Time limit for create(), and for exchanging the result after a run. From 1 ms to 100 years.
   std::chrono::milliseconds timeout{30'000};
 };
 

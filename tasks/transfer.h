@@ -71,7 +71,7 @@ template <typename T>
 constexpr void require_transferable() {
   static_assert(
       kTravelsAsBytes<T> || !requires { typename Transfer<T>::Unspecialised; },
-      "the result of a task travels between processes: return a value, and specialise "
+      "cariama: the result of a task travels between processes: return a value, and specialise "
       "cariama::Transfer for its type (tasks/transfer.h), or put the data into global "
       "memory");
 }

@@ -195,6 +195,10 @@ class Node {
     arena.free(this, bytes);
   }
   [[nodiscard]] size_t bytes() const { return bytes_for(padded_); }
+  // Returns the size of a node with kMaxMoves moves.
+  [[nodiscard]] static constexpr size_t most_bytes() {
+    return bytes_for((G::kMaxMoves + kGroup - 1) / kGroup * kGroup);
+  }
 
   [[nodiscard]] const G& state() const { return state_; }
   // Returns the key of the position for which the node was created; state() may be a simplified

@@ -6,7 +6,8 @@ namespace cariama::tasks {
 
 absl::Status check_common_options(const std::string& owner,
                                   const std::vector<std::vector<Rank>>& victims,
-                                  std::chrono::microseconds idle_sleep, Rank rank, uint32_t size) {
+                                  std::chrono::microseconds idle_sleep,
+                                  std::chrono::milliseconds timeout, Rank rank, uint32_t size) {
   const auto invalid = [&](const std::string& text, std::string_view remedy) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation, owner + text,
                       remedy);
@@ -14,6 +15,10 @@ absl::Status check_common_options(const std::string& owner,
   if (idle_sleep < std::chrono::microseconds::zero() || idle_sleep > std::chrono::seconds(1)) {
     return invalid("::idle_sleep is " + std::to_string(idle_sleep.count()) + " us",
                    "choose 0 to 1 s");
+  }
+  if (timeout < std::chrono::milliseconds(1) || timeout > kMostTimeout) {
+    return invalid("::timeout is " + std::to_string(timeout.count()) + " ms",
+                   "choose 1 ms to 100 years");
   }
   std::vector<bool> seen(size);
   for (const std::vector<Rank>& level : victims) {

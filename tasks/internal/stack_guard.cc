@@ -1,5 +1,6 @@
 #include <signal.h>
 #include <sys/mman.h>
+#include <ucontext.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -16,6 +17,7 @@ namespace {
 struct Guarded {
   uintptr_t begin;
   uintptr_t end;
+  uintptr_t region_end;  // of the stacks of tasks, which begin at `end`
   size_t stack_bytes;
   const char* where;
   const char* option;
@@ -27,10 +29,32 @@ struct Guarded {
   struct sigaction previous_bus;
   stack_t previous_stack;
   void* own_stack;
+  bool advised;
 };
 Guarded guarded;
 
 constexpr size_t kHandlerStack = 64 << 10;
+
+// Returns the stack pointer of the interrupted code.
+uintptr_t stack_pointer_of(const void* context) {
+  const mcontext_t& machine = static_cast<const ucontext_t*>(context)->uc_mcontext;
+#if defined(__x86_64__)
+  return static_cast<uintptr_t>(machine.gregs[REG_RSP]);
+#else
+  return machine.sp;
+#endif
+}
+
+// Prints once that a fault was in a task, and which options find its most frequent causes.
+void advise(int signal) {
+  if (guarded.advised) return;
+  guarded.advised = true;
+  SignalSafeText line;
+  line.add("cariama tasks: signal ").add_decimal(static_cast<uint64_t>(signal));
+  line.add(" in a task: a frame that has moved to another process may contain a pointer that is ");
+  line.add("not valid there: set TaskOptions::check_frames and check_closures, which name the ");
+  line.add("function\n").print();
+}
 
 void on_fault(int signal, siginfo_t* info, void* context) {
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
@@ -44,6 +68,8 @@ void on_fault(int signal, siginfo_t* info, void* context) {
     line.add(" are used up: raise ").add(guarded.option).add(", or use smaller frames\n").print();
     _exit(134);  // the exit code that a shell reports after abort()
   }
+  const uintptr_t stack_pointer = stack_pointer_of(context);
+  if (stack_pointer >= guarded.end && stack_pointer < guarded.region_end) advise(signal);
   const struct sigaction& previous =
       signal == SIGBUS ? guarded.previous_bus : guarded.previous_segv;
   if ((previous.sa_flags & SA_SIGINFO) != 0) {
@@ -62,6 +88,7 @@ void on_fault(int signal, siginfo_t* info, void* context) {
 StackGuard::StackGuard(const StackRegion& region, const char* option, const uint64_t* entries) {
   guarded.end = reinterpret_cast<uintptr_t>(region.bottom());
   guarded.begin = guarded.end - kStackGuardBytes;
+  guarded.region_end = guarded.end + region.stack_bytes();
   guarded.stack_bytes = region.stack_bytes();
   guarded.where = "the uni-address region";
   guarded.option = option;

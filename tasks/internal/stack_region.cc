@@ -65,13 +65,12 @@ absl::StatusOr<int> map_shared_at(uintptr_t address, size_t bytes, const char* w
 
 absl::StatusOr<std::unique_ptr<StackRegion>> StackRegion::create(size_t stack_bytes,
                                                                  size_t tail_bytes) {
-  constexpr size_t kMost = kPinnedAddress - kRegionAddress - kStackGuardBytes;
-  if (stack_bytes == 0 || stack_bytes > kMost ||
-      tail_bytes > kMost - stack_bytes - 2 * kStackPage) {
+  if (stack_bytes == 0 || stack_bytes > kMostStackBytes ||
+      tail_bytes > kMostStackBytes - stack_bytes) {
     return make_error(
         absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
         absl::StrFormat("a uni-address region of %d + %d bytes", stack_bytes, tail_bytes),
-        absl::StrFormat("give it from 1 byte to %d GiB", kMost >> 30));
+        absl::StrFormat("give it from 1 byte to %d GiB", kMostStackBytes >> 30));
   }
   std::unique_ptr<StackRegion> region(new StackRegion);
   const size_t stack = whole_pages(stack_bytes);

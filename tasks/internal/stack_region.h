@@ -40,6 +40,10 @@ inline constexpr size_t kStackPage = 4096;
   return (bytes + kStackPage - 1) / kStackPage * kStackPage;
 }
 
+// Limit of the stack and the memory behind it. Two pages: each of them is rounded up.
+inline constexpr size_t kMostStackBytes =
+    kPinnedAddress - kRegionAddress - kStackGuardBytes - 2 * kStackPage;
+
 // A process has at most one StackRegion. Create it after the fork that creates the worker process,
 // because a forked child would share the region with its parent. Not thread-safe.
 class StackRegion {
@@ -82,8 +86,9 @@ class StackRegion {
 
 // Handles SIGSEGV and SIGBUS. If a task touches the guard of its stack, prints a message (depth in
 // tasks, stack size in bytes, the option to raise) and ends the process. Passes other faults to the
-// handler that was installed before. The handler runs on a separate stack. At most one StackGuard
-// exists at a time.
+// handler that was installed before; for the first fault in a task, it prints before that a line
+// that names TaskOptions::check_frames. The handler runs on a separate stack. At most one
+// StackGuard exists at a time.
 class StackGuard {
  public:
   // `option` is the name of the option that the message recommends to raise. `entries` is the first

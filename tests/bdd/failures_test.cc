@@ -12,6 +12,7 @@
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <random>
 #include <stdexcept>
 #include <string>
@@ -20,6 +21,7 @@
 
 #include "bdd/bdd.h"
 #include "bdd/files.h"
+#include "bdd/job.h"
 #include "bdd/model_file.h"
 #include "bdd/node_table.h"
 #include "bdd/reachability.h"
@@ -286,6 +288,125 @@ TEST(Operands, AModelWithoutStatesIsRefused) {
     model.variables = manager.cube({0});
     EXPECT_TRUE(absl::IsInvalidArgument(reach(model, {}).status()));
   });
+}
+
+TEST(Operands, AModelWhosePartsDoNotFitTogetherIsRefused) {
+  for (const int processes : {1, 2}) {
+    with_manager(processes, small(), [](Manager& manager) {
+      const auto v = [&](uint32_t variable) { return manager.variable(variable); };
+      Model good;
+      good.bits = {1, 1};
+      good.first_bit = {0, 1};
+      good.state_bits = 2;
+      good.variables = manager.cube({0, 2});
+      good.initial = ~v(0) & ~v(2);
+      good.transitions = {{v(0) ^ v(1), manager.cube({0})}, {v(3), manager.cube({2})}};
+      for (const Strategy strategy : {Strategy::kBfs, Strategy::kChaining, Strategy::kSaturation}) {
+        const auto reached = reach(good, {.strategy = strategy});
+        ASSERT_TRUE(reached.ok()) << reached.status();
+        EXPECT_EQ(reached->states.to_string(), "4");
+      }
+      const auto expect_refused = [&](const std::function<void(Model&)>& change,
+                                      const std::string& text) {
+        Model model = good;
+        change(model);
+        const absl::Status refused = reach(model, {}).status();
+        EXPECT_TRUE(absl::IsInvalidArgument(refused)) << text << ": " << refused;
+        EXPECT_THAT(std::string(refused.message()), HasSubstr(text));
+      };
+      const std::string no_cube = "the variables of the model are no cube of even variables";
+      expect_refused([&](Model& m) { m.variables = manager.cube({0, 1, 2}); }, no_cube);
+      expect_refused([&](Model& m) { m.variables = v(0) | v(2); }, no_cube);
+      expect_refused([&](Model& m) { m.variables = v(0) & ~v(2); }, no_cube);
+      expect_refused([&](Model& m) { m.initial = v(4); }, "initial states of the model depend on");
+      expect_refused([&](Model& m) { m.initial = v(1); }, "initial states of the model depend on");
+      expect_refused([&](Model& m) { m.first_bit = {0}; }, "bits and first_bit differ in size");
+      expect_refused([&](Model& m) { m.first_bit = {0, 2}; }, "not below state_bits");
+      expect_refused([&](Model& m) { m.transitions[1].relation = Bdd(); },
+                     "transition 1 of the model has no relation or no variables");
+      expect_refused([&](Model& m) { m.transitions[0].variables = Bdd(); },
+                     "transition 0 of the model has no relation or no variables");
+      const std::string outside = "has variables that are no cube of variables of Model::variables";
+      expect_refused([&](Model& m) { m.transitions[0].variables = manager.cube({0, 4}); }, outside);
+      expect_refused([&](Model& m) { m.transitions[0].variables = manager.cube({1}); }, outside);
+      expect_refused([&](Model& m) { m.transitions[0].variables = ~v(0); }, outside);
+      // Without the check, the relation would change variable 2 in no successor.
+      expect_refused([&](Model& m) { m.transitions[0].relation = v(1) & v(3); },
+                     "a relation over variable 3, but variable 2 is not in Transition::variables");
+      expect_refused([&](Model& m) { m.transitions[0].relation = v(4); },
+                     "a relation over variable 4, but variable 4 is not in Transition::variables");
+    });
+  }
+}
+
+TEST(Operands, OfStepsOverOddVariablesAreRefused) {
+  for (const int processes : {1, 2}) {
+    with_manager(processes, small(), [](Manager& manager) {
+      const Bdd unprimed = manager.variable(0);
+      const Bdd primed = manager.variable(1);
+      const Bdd relation = unprimed ^ primed;
+      const Bdd cube = manager.cube({0});
+      const std::array<Transition, 1> good{{{relation, cube}}};
+      const std::array<Transition, 1> bad{{{relation, primed}}};
+      for (const auto step : {&Bdd::relnext, &Bdd::relprev}) {
+        EXPECT_EQ((unprimed.*step)(relation, cube), ~unprimed);
+        EXPECT_THROW((void)(primed.*step)(relation, cube), std::invalid_argument);
+        EXPECT_THROW((void)(relation.*step)(relation, cube), std::invalid_argument);
+        EXPECT_THROW((void)(unprimed.*step)(relation, primed), std::invalid_argument);
+        // Functions of even variables that operations on odd ones returned.
+        const Bdd states = (unprimed & primed).exists(primed);
+        EXPECT_EQ((states.*step)(relation, (cube & primed).exists(primed)), ~unprimed);
+      }
+      EXPECT_EQ(manager.image(unprimed, good), ~unprimed);
+      EXPECT_EQ(manager.preimage(unprimed, good), ~unprimed);
+      EXPECT_TRUE(manager.chain(unprimed, good).is_true());
+      EXPECT_TRUE(manager.saturate(unprimed, good).is_true());
+      EXPECT_THROW((void)manager.image(primed, good), std::invalid_argument);
+      EXPECT_THROW((void)manager.image(unprimed, bad), std::invalid_argument);
+      EXPECT_THROW((void)manager.preimage(primed, good), std::invalid_argument);
+      EXPECT_THROW((void)manager.chain(primed, good), std::invalid_argument);
+      EXPECT_THROW((void)manager.saturate(primed, good), std::invalid_argument);
+      EXPECT_THROW((void)manager.saturate(unprimed, bad), std::invalid_argument);
+    });
+  }
+}
+
+// Functions that exist at the end of their job, and those without a value.
+TEST(Operands, WithoutAManagerAreRefused) {
+  Bdd function;
+  {
+    auto job = Job::create(small());
+    ASSERT_TRUE(job.ok()) << job.status();
+    function = (*job)->manager().variable(3);
+    const Bdd constant = (*job)->manager().constant(true);
+    EXPECT_TRUE((*job)->end().ok());
+    EXPECT_EQ(constant.manager(), nullptr);
+    EXPECT_THROW((void)constant.is_true(), std::invalid_argument);
+  }
+  for (const Bdd& none : {function, Bdd()}) {
+    EXPECT_EQ(none.manager(), nullptr);
+    EXPECT_THROW((void)(none & none), std::invalid_argument);
+    EXPECT_THROW((void)~none, std::invalid_argument);
+    EXPECT_THROW((void)none.is_false(), std::invalid_argument);
+    EXPECT_THROW((void)none.edge(), std::invalid_argument);
+    EXPECT_THROW((void)none.nodes(), std::invalid_argument);
+    EXPECT_THROW((void)none.evaluate({}), std::invalid_argument);
+    EXPECT_THROW((void)none.relnext(none, none), std::invalid_argument);
+    EXPECT_FALSE(none == none);
+  }
+  with_manager(1, small(), [&](Manager& manager) {
+    const Bdd x = manager.variable(1);
+    try {
+      (void)(x & function);
+      ADD_FAILURE() << "the function has no manager";
+    } catch (const std::invalid_argument& refused) {
+      EXPECT_THAT(refused.what(), HasSubstr("the manager of an operand has been destroyed"));
+    }
+    EXPECT_THROW((void)(x & Bdd()), std::invalid_argument);
+    function = x;
+    EXPECT_EQ(function & x, x);
+  });
+  EXPECT_EQ(function.manager(), nullptr);
 }
 
 TEST(Operands, OfAnotherManagerAreRefused) {

@@ -436,6 +436,41 @@ TEST(HashTableTest, IndicesOfNoBucketAreAbsent) {
   });
 }
 
+// A bucket has no room for bit 63 of a word: {2^63 + 1} would be the key {1}.
+TEST(HashTableTest, WordsOfMoreThan63BitsAreNoKey) {
+  in_one_process([](Collectives& all) {
+    for (const bool remote : {false, true}) {
+      auto table =
+          must(HashTable<2>::create(all, {.buckets = 1000, .force_remote = remote}, soon()));
+      auto access = must(table->access());
+      EXPECT_EQ(access->find_or_put({1, 2}).outcome, TableOutcome::kInserted);
+      constexpr uint64_t kBit = uint64_t{1} << 63;
+      const TableResult invalid{UINT64_MAX, TableOutcome::kInvalidKey};
+      const std::vector<TableKey<2>> keys{{kBit | 1, 2}, {1, 2}, {1, kBit | 2}};
+      std::vector<TableResult> results(keys.size());
+      access->find_or_put(keys, results);
+      EXPECT_EQ(results[0], invalid);
+      EXPECT_EQ(results[1].outcome, TableOutcome::kFound);
+      EXPECT_EQ(results[2], invalid);
+      for (const TableKey<2>& key : {keys[0], keys[2]}) {
+        EXPECT_EQ(access->find_or_put(key), invalid);
+        EXPECT_EQ(access->find(key), invalid);
+        ASSERT_TRUE(access->start_find_or_put(key, 7));
+        while (access->active() != 0) {
+          access->poll([&](uint64_t tag, const TableResult& result, const TableKey<2>&) {
+            EXPECT_EQ(tag, 7u);
+            EXPECT_EQ(result, invalid);
+          });
+        }
+      }
+      EXPECT_EQ(access->statistics().operations, 2u);
+      EXPECT_EQ(access->statistics().inserted, 1u);
+      access.reset();
+      must(table->destroy(soon()));
+    }
+  });
+}
+
 // As after an error in one process: the other process goes on to use the share.
 TEST(HashTableTest, AShareOutlivesATableThatWasNotDestroyed) {
   LocalJob job({.processes = 2});

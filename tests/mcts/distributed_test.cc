@@ -211,6 +211,26 @@ TEST_P(ByShape, CountsAreConserved) {
   });
 }
 
+// A limit of memory that has room for few nodes counts as the smallest possible one. Otherwise the
+// search would collect nodes after every few rollouts, or could not create the root.
+TEST_P(ByShape, AMemoryLimitThatIsTooSmallCountsAsTheSmallest) {
+  run_job<ConnectFour>(GetParam(), [](Host& host) {
+    for (const uint64_t bytes : {0, 1000}) {
+      Search<ConnectFour> search(host);
+      search.clear();
+      search.options().expand_visits = 1;
+      search.options().memory_bytes = bytes;
+      auto result = search.run(ConnectFour(), {.iterations = 10});
+      EXPECT_EQ(result.iterations, 10u);
+      check_conservation(search, result);
+      for (const Statistics& process : result.processes) EXPECT_EQ(process.collections, 0u);
+      result = search.run(ConnectFour(), {.iterations = 5000});
+      EXPECT_EQ(result.iterations, 5000u);
+      check_conservation(search, result);
+    }
+  });
+}
+
 // Cold nodes are freed in all processes, advance() keeps the subtree of the move, and clear() frees
 // all nodes.
 TEST_P(ByShape, NodesAreFreedEverywhere) {

@@ -1,4 +1,4 @@
-// error: the result of a task travels between processes: return a value, and specialise
+// error: cariama: the result of a task travels between processes: return a value, and specialise
 // cariama::Transfer for its type (tasks/transfer.h), or put the data into global memory
 #include "tasks/task.h"
 

@@ -70,8 +70,17 @@ TEST(Pool, InvalidOptionsAreRefused) {
   run_process_job(1, {}, [](Fabric& fabric) {
     EXPECT_THAT(TaskPool::create(fabric, {.cells = 1}).status().ToString(),
                 HasSubstr("PoolOptions::cells"));
-    EXPECT_THAT(TaskPool::create(fabric, {.steal = 65}).status().ToString(),
-                HasSubstr("PoolOptions::steal is 65"));
+    for (const uint32_t steal : {0U, 65U, UINT32_MAX - 1}) {
+      const absl::Status refused = TaskPool::create(fabric, {.steal = steal}).status();
+      EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+      EXPECT_THAT(refused.ToString(), HasSubstr("PoolOptions::steal is " + std::to_string(steal)));
+    }
+    // Sums of these would overflow.
+    for (const PoolOptions& huge : {PoolOptions{.cells = SIZE_MAX}, {.private_cells = SIZE_MAX}}) {
+      const absl::Status refused = TaskPool::create(fabric, huge).status();
+      EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+      EXPECT_THAT(refused.ToString(), HasSubstr("at most 2^27 of each kind"));
+    }
   });
   run_process_job(2, {}, [](Fabric& fabric) {
     const PoolOptions options{.steal = fabric.rank() == 0 ? 1u : kStealHalf};
@@ -81,6 +90,30 @@ TEST(Pool, InvalidOptionsAreRefused) {
         fabric.rank() == 0 ? RemoteAtomics::kDevice : RemoteAtomics::kServed;
     EXPECT_THAT(TaskPool::create(fabric, {.atomics = atomics}).status().ToString(),
                 HasSubstr("the PoolOptions of rank"));
+  });
+}
+
+TEST(Pool, InvalidTimesAndStacksAreRefused) {
+  using std::chrono::milliseconds;
+  run_process_job(1, {}, [](Fabric& fabric) {
+    const auto expect_refused = [](const absl::Status& refused, const std::string& text) {
+      EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+      EXPECT_THAT(refused.ToString(), HasSubstr(text));
+    };
+    for (const milliseconds timeout : {milliseconds(-1), milliseconds(0), milliseconds::max()}) {
+      const std::string text = "::timeout is " + std::to_string(timeout.count()) + " ms";
+      expect_refused(TaskPool::create(fabric, {.timeout = timeout}).status(), "PoolOptions" + text);
+      expect_refused(TaskRuntime::create(fabric, {.timeout = timeout}).status(),
+                     "TaskOptions" + text);
+    }
+    for (const milliseconds sleep : {milliseconds(-1), milliseconds::max()}) {
+      expect_refused(TaskRuntime::create(fabric, {.wakeable_sleep = sleep}).status(),
+                     "TaskOptions::wakeable_sleep is " + std::to_string(sleep.count()));
+    }
+    for (const size_t bytes : {size_t{0}, size_t{1} << 40, SIZE_MAX}) {
+      expect_refused(TaskRuntime::create(fabric, {.stack_bytes = bytes}).status(),
+                     "TaskOptions::stack_bytes is " + std::to_string(bytes));
+    }
   });
 }
 

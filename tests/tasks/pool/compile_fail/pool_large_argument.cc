@@ -1,5 +1,5 @@
-// error: the arguments of a pool task exceed pool::kPayloadBytes: put them into global memory and
-// pass a global_ptr
+// error: cariama: the arguments of a pool task exceed pool::kPayloadBytes: put them into global
+// memory and pass a global_ptr
 #include <array>
 
 #include "tasks/pool.h"

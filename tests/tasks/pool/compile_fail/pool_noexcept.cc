@@ -1,5 +1,5 @@
-// error: a pool task is noexcept, but a run that cannot be completed unwinds its tasks by an
-// exception: declare the function without noexcept
+// error: cariama: a pool task is noexcept, but a run that cannot be completed unwinds its tasks by
+// an exception: declare the function without noexcept
 #include "tasks/pool.h"
 
 long value(long x) noexcept { return x; }

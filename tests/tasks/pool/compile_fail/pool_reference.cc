@@ -1,5 +1,5 @@
-// error: a pool task cannot change its caller's variables: return a value instead of taking a
-// reference that is not const
+// error: cariama: a pool task cannot change its caller's variables: return a value instead of
+// taking a reference that is not const
 #include "tasks/pool.h"
 
 void add(long& sum, long x) { sum += x; }

@@ -1,5 +1,5 @@
-// error: an argument of a pool task is not plain data that another process can use: pass trivially
-// copyable values and global_ptr, no pointers, views or references
+// error: cariama: an argument of a pool task is not plain data that another process can use: pass
+// trivially copyable values and global_ptr, no pointers, views or references
 #include <functional>
 
 #include "tasks/pool.h"

@@ -1,4 +1,4 @@
-// error: run() takes all arguments of the task's function
+// error: cariama: run() takes all arguments of the task's function
 #include "tasks/pool.h"
 
 long value(long x) { return x; }

@@ -1,5 +1,5 @@
-// error: the result of a pool task is not plain data that another process can use: return a
-// trivially copyable value, and put large data into global memory
+// error: cariama: the result of a pool task is not plain data that another process can use: return
+// a trivially copyable value, and put large data into global memory
 #include <string>
 
 #include "tasks/pool.h"

@@ -1,0 +1,106 @@
+// Exceptions in a Program. The tests start this program as a job.
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#include <optional>
+#include <span>
+#include <stdexcept>
+#include <string>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "mcts/program.h"
+#include "mcts/search.h"
+#include "tests/dsfabric/testing/running_command.h"
+
+namespace cariama::mcts {
+namespace {
+
+using cariama::testing::Running;
+using ::testing::HasSubstr;
+
+std::string role() {
+  const char* const name = std::getenv("PROGRAM_ROLE");
+  return name == nullptr ? "" : name;
+}
+
+// Twenty plies of three moves. The playouts of the process that the role names throw.
+struct Throwing {
+  using Move = uint8_t;
+  static constexpr int kMaxMoves = 3;
+
+  [[nodiscard]] int to_move() const { return played % 2; }
+  int moves(std::span<Move> out) const {
+    for (int i = 0; i < kMaxMoves; ++i) out[static_cast<size_t>(i)] = static_cast<Move>(i);
+    return kMaxMoves;
+  }
+  void play(Move move) {
+    sum += move;
+    ++played;
+  }
+  [[nodiscard]] std::optional<float> result() const {
+    return played < 20 ? std::nullopt : std::optional(sum % 2 == 0 ? 0.4F : 0.6F);
+  }
+  float playout(Random& random) const {
+    const char* const rank = std::getenv("CARIAMA_RANK");
+    if (rank != nullptr && role() == std::string("rank ") + rank) {
+      throw std::runtime_error("no playouts here");
+    }
+    Throwing game = *this;
+    while (!game.result()) game.play(static_cast<Move>(random.below(kMaxMoves)));
+    return *game.result();
+  }
+  friend bool operator==(const Throwing&, const Throwing&) = default;
+
+  uint32_t sum = 0;
+  int played = 0;
+};
+
+int play_role(int argc, char** argv) {
+  Program program(argc, argv);
+  return program.run([](Host& host) {
+    if (role() == "body") throw std::runtime_error("no opening book");
+    if (role() == "int") throw 7;
+    Search<Throwing> search(host);
+    const auto result = search.run(Throwing(), {.iterations = 20000});
+    return result.iterations == 20000 ? 0 : 9;
+  });
+}
+
+std::string as_role(const std::string& name, int processes) {
+  return "env 'PROGRAM_ROLE=" + name + "' /proc/" + std::to_string(getpid()) + "/exe -n" +
+         std::to_string(processes);
+}
+
+TEST(ProgramExceptions, OneOfTheBodyIsPrintedAndEndsTheProgram) {
+  for (const int processes : {1, 2}) {
+    Running thrown(as_role("body", processes));
+    EXPECT_EQ(thrown.wait(), 1);
+    EXPECT_THAT(thrown.err(), HasSubstr("the body of mcts::Program threw: no opening book\n"));
+    Running other(as_role("int", processes));
+    EXPECT_EQ(other.wait(), 1);
+    EXPECT_THAT(other.err(), HasSubstr("threw: an exception that is no std::exception"));
+    Running none(as_role("none", processes));
+    EXPECT_EQ(none.wait(), 0) << none.err();
+  }
+}
+
+TEST(ProgramExceptions, OneOfTheGameIsPrintedWithItsProcess) {
+  Running first(as_role("rank 0", 2));
+  EXPECT_EQ(first.wait(), 1);
+  EXPECT_THAT(first.err(), HasSubstr("the body of mcts::Program threw: no playouts here\n"));
+  Running second(as_role("rank 1", 2));
+  EXPECT_EQ(second.wait(), 1) << "rank 0 ends its search without rank 1";
+  EXPECT_THAT(second.err(), HasSubstr("the search of rank 1"));
+  EXPECT_THAT(second.err(), HasSubstr("threw: no playouts here\n"));
+}
+
+}  // namespace
+}  // namespace cariama::mcts
+
+int main(int argc, char** argv) {
+  if (!cariama::mcts::role().empty()) return cariama::mcts::play_role(argc, argv);
+  ::testing::InitGoogleTest(&argc, argv);
+  return RUN_ALL_TESTS();
+}

@@ -1,0 +1,34 @@
+// Faults in tasks.
+#include <csignal>
+#include <cstdint>
+
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tasks/runtime.h"
+#include "tests/tasks/task_test_support.h"
+
+namespace cariama {
+namespace {
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)  // these handle SIGSEGV
+volatile uintptr_t no_memory = 64;
+long read_there() { return *reinterpret_cast<const volatile long*>(no_memory); }
+
+TEST(TaskCrashDeath, ACrashInATaskNamesTheOptionsThatFindPointers) {
+  for (const StackScheme scheme : {StackScheme::kUni, StackScheme::kIso}) {
+    testing::run_test_processes(1, [&](Exchange& exchange) {
+      auto runtime = TaskRuntime::create(exchange, {.scheme = scheme});
+      ASSERT_TRUE(runtime.ok()) << runtime.status();
+      EXPECT_EXIT(static_cast<void>((*runtime)->run([] { return read_there(); })),
+                  ::testing::KilledBySignal(SIGSEGV),
+                  ::testing::AllOf(::testing::HasSubstr("signal 11 in a task: "),
+                                   ::testing::HasSubstr("set TaskOptions::check_frames")));
+      EXPECT_EXIT(static_cast<void>(read_there()), ::testing::KilledBySignal(SIGSEGV),
+                  ::testing::Not(::testing::HasSubstr("check_frames")));
+    });
+  }
+}
+#endif
+
+}  // namespace
+}  // namespace cariama
