@@ -4,9 +4,11 @@
 #include <chrono>
 #include <mutex>
 
+#include "absl/strings/str_replace.h"
 #include "dsfabric/calls/control_traffic.h"
 #include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/calls/work_counts.h"
+#include "dtutils/error.h"
 #include "dtutils/trace.h"
 
 namespace cariama {
@@ -75,6 +77,13 @@ Wave count(Fabric& fabric) {
   return {sum.begun, sum.ended, dead_set, dead_set};
 }
 
+// The errors of the all_reduce name a function that the user has not called.
+absl::Status with_own_name(const absl::Status& status) {
+  return make_error(
+      status.code(), error_scope(status),
+      absl::StrReplaceAll(status.message(), {{"all_reduce", "TerminationDetector::wait"}}));
+}
+
 }  // namespace
 
 WorkRegistration::WorkRegistration(Fabric& fabric, const WorkCounter& counter)
@@ -110,7 +119,7 @@ absl::Status TerminationDetector::wait(Deadline deadline) {
       // After DEADLINE_EXCEEDED the wave is still in progress: keep the comparison, as the other
       // participants do.
       if (!absl::IsDeadlineExceeded(sum.status())) comparison.reset();
-      return sum.status();
+      return with_own_name(sum.status());
     }
     const uint64_t left_out = internal::number_of(collectives_.left_out());
     if (sum->least_dead != left_out || sum->most_dead != left_out) {

@@ -39,6 +39,28 @@ std::string offer_of(uint64_t attempt,
   return encode(request);
 }
 
+// The time in which a process has to answer a request: until `deadline`, or until its
+// FabricOptions::lease has ended. A process that does not answer within its lease is stopped.
+class AnswerTime {
+ public:
+  AnswerTime(Deadline deadline, std::chrono::milliseconds lease)
+      : lease_(lease),
+        end_of_lease_(lease.count() == 0 ? kForever : deadline_after(lease)),
+        end_(std::min(deadline, end_of_lease_)) {}
+  [[nodiscard]] Deadline end() const { return end_; }
+  // Returns the error of a request that failed because of `why`.
+  [[nodiscard]] absl::Status error(absl::Status why, const std::string& label) const {
+    const bool ended = absl::IsDeadlineExceeded(why) && end_ == end_of_lease_ &&
+                       std::chrono::steady_clock::now() >= end_of_lease_;
+    return ended ? lease_ended(label, lease_) : std::move(why);
+  }
+
+ private:
+  const std::chrono::milliseconds lease_;
+  const Deadline end_of_lease_;
+  const Deadline end_;
+};
+
 }  // namespace
 
 absl::Status no_such_thread(uint32_t destination, uint32_t total) {
@@ -238,9 +260,9 @@ void PeerTable::ask_for_attempt(Peer& peer, Deadline deadline) {
     attempt = peer.answered;
   }
   // A peer that cannot be reached is asked again, until the deadline of connect().
-  auto answer = broker_->request(static_cast<int>(peer.rank),
-                                 encode({.kind = Request::kQuestion, .attempt = attempt}),
-                                 ScopedConnectDeadline::earlier_of(deadline));
+  auto answer = broker_->request(
+      static_cast<int>(peer.rank), encode({.kind = Request::kQuestion, .attempt = attempt}),
+      AnswerTime(ScopedConnectDeadline::earlier_of(deadline), job_.options().lease).end());
   if (!answer.ok() || *answer != kEnded) return;
   const std::lock_guard lock(peer.mutex);
   // An own offer that is in flight decides what follows.
@@ -265,19 +287,14 @@ absl::Status PeerTable::await_peers_offer(Peer& peer, Deadline deadline) {
 }
 
 absl::StatusOr<bool> PeerTable::offer(Peer& peer, Deadline deadline) {
-  // A process that does not answer within its lease is stopped.
-  const std::chrono::milliseconds lease = job_.options().lease;
-  const Deadline end_of_lease = lease.count() == 0 ? deadline : deadline_after(lease);
+  const AnswerTime time(deadline, job_.options().lease);
   // The attempt lasts as long as the lease, also if the operation has an earlier deadline.
   // Otherwise a stopped process would never be considered failed if all operations had earlier
   // deadlines.
   std::optional<ScopedConnectDeadline> whole_lease;
-  if (lease.count() != 0) whole_lease.emplace(ScopedConnectDeadline::Lift());
+  if (job_.options().lease.count() != 0) whole_lease.emplace(ScopedConnectDeadline::Lift());
   const auto give_up = [&](absl::Status why) {
-    if (lease.count() != 0 && absl::IsDeadlineExceeded(why) && end_of_lease <= deadline &&
-        std::chrono::steady_clock::now() >= end_of_lease) {
-      why = lease_ended(job_.label(peer.rank), lease);
-    }
+    why = time.error(std::move(why), job_.label(peer.rank));
     if (absl::IsUnavailable(why)) {
       fail(peer.rank, why);
     } else {
@@ -294,24 +311,34 @@ absl::StatusOr<bool> PeerTable::offer(Peer& peer, Deadline deadline) {
     const std::lock_guard lock(peer.mutex);
     attempt = ++peer.attempt;
   }
-  auto answer = broker_->request(static_cast<int>(peer.rank), offer_of(attempt, *connections),
-                                 std::min(deadline, end_of_lease));
+  auto answer =
+      broker_->request(static_cast<int>(peer.rank), offer_of(attempt, *connections), time.end());
   if (!answer.ok()) return give_up(answer.status());
   // Refused: the peer has offered, too, and its offer counts.
   if (answer->empty()) return false;
   const absl::StatusOr<ConnectRequest> theirs =
       decode_connect_request(*answer, job_.label(peer.rank));
-  absl::Status accepted = theirs.status();
-  {
-    const std::lock_guard lock(peer.mutex);
+  const auto check_counts = [&] {
     const PeerAction action = peer.apply(PeerEvent::kAnswer);
     if (action == PeerAction::kReportFailure) return peer.failure;
-    if (accepted.ok()) {
-      accepted = action == PeerAction::kConnectQueuePairs
-                     ? connect_queue_pairs(*connections, *theirs, job_.label(peer.rank))
-                     : make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
-                                  job_.label(peer.rank) + " answered an offer that does not count");
-    }
+    if (action == PeerAction::kConnectQueuePairs) return absl::OkStatus();
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
+                      job_.label(peer.rank) + " answered an offer that does not count");
+  };
+  absl::Status accepted;
+  {
+    const std::lock_guard lock(peer.mutex);
+    accepted = check_counts();
+  }
+  if (accepted.ok()) accepted = theirs.status();
+  // Not under the mutex: the peer may be stopped, and a service thread locks the mutex to record
+  // that. A service thread that waits gives the other processes no sign of life.
+  if (accepted.ok()) {
+    accepted = connect_queue_pairs(*connections, *theirs, job_.label(peer.rank));
+  }
+  {
+    const std::lock_guard lock(peer.mutex);
+    if (absl::Status counts = check_counts(); !counts.ok()) accepted = counts;
     if (accepted.ok()) {
       adopt(peer, *std::move(connections));
       static_cast<void>(peer.apply(PeerEvent::kAnswerAccepted));
@@ -335,13 +362,15 @@ absl::Status PeerTable::confirm(Peer& peer, Deadline deadline) {
     const std::lock_guard lock(peer.mutex);
     attempt = peer.attempt;
   }
+  const AnswerTime time(deadline, job_.options().lease);
   auto ready = broker_->request(static_cast<int>(peer.rank),
-                                encode({.kind = Request::kReady, .attempt = attempt}), deadline);
+                                encode({.kind = Request::kReady, .attempt = attempt}), time.end());
   if (!ready.ok()) {
     // The peer has queue pairs that are connected to those of this attempt, so the attempt cannot
     // be repeated.
-    fail(peer.rank, ready.status());
-    return ready.status();
+    const absl::Status why = time.error(ready.status(), job_.label(peer.rank));
+    fail(peer.rank, why);
+    return why;
   }
   PeerAction action;
   {
@@ -406,21 +435,33 @@ absl::Status PeerTable::receive_ready(Peer& peer, uint64_t attempt) {
 
 absl::StatusOr<std::string> PeerTable::answer_offer(Peer& peer, const ConnectRequest& offer) {
   const uint64_t attempt = offer.attempt;
-  const std::lock_guard lock(peer.mutex);
-  PeerEvent event =
-      peer.rank < job_.rank() ? PeerEvent::kOfferFromLower : PeerEvent::kOfferFromHigher;
-  if (peer.state() == PeerState::kAnswered && attempt > peer.answered) {
-    event = PeerEvent::kNewerOffer;
+  const auto counts = [&]() -> absl::StatusOr<bool> {
+    PeerEvent event =
+        peer.rank < job_.rank() ? PeerEvent::kOfferFromLower : PeerEvent::kOfferFromHigher;
+    if (peer.state() == PeerState::kAnswered && attempt > peer.answered) {
+      event = PeerEvent::kNewerOffer;
+    }
+    const PeerAction action = peer.apply(event);
+    if (action == PeerAction::kReportFailure) return peer.failure;
+    // A number that is not new: a newer offer has overtaken this one.
+    return action != PeerAction::kRefuseOffer && attempt > peer.answered;
+  };
+  {
+    const std::lock_guard lock(peer.mutex);
+    const absl::StatusOr<bool> accepts = counts();
+    if (!accepts.ok()) return accepts.status();
+    if (!*accepts) return std::string();
   }
-  const PeerAction action = peer.apply(event);
-  if (action == PeerAction::kReportFailure) return peer.failure;
-  // A number that is not new: a newer offer has overtaken this one.
-  if (action == PeerAction::kRefuseOffer || attempt <= peer.answered) return std::string();
   const TraceScope trace("dsfabric", "accept connection", "rank", peer.rank);
   auto connections = make_connections(peer.rank);
   if (!connections.ok()) return connections.status();
+  // Not under the mutex, as in offer().
   absl::Status accepted = connect_queue_pairs(*connections, offer, job_.label(peer.rank));
   if (!accepted.ok()) return accepted;
+  const std::lock_guard lock(peer.mutex);
+  const absl::StatusOr<bool> accepts = counts();
+  if (!accepts.ok()) return accepts.status();
+  if (!*accepts) return std::string();
   std::string answer = offer_of(attempt, *connections);
   adopt(peer, *std::move(connections));
   peer.answered = attempt;

@@ -142,9 +142,8 @@ absl::StatusOr<std::shared_ptr<Link>> ShmDevice::known_link(const Uuid& uuid,
 
 absl::StatusOr<std::shared_ptr<Link>> ShmDevice::link_to(const Uuid& uuid, int pid,
                                                          std::string_view peer) {
-  std::lock_guard connecting(connecting_mutex_);
-  absl::StatusOr<std::shared_ptr<Link>> link = known_link(uuid, peer);
-  if (!link.ok() || *link != nullptr) return link;
+  absl::StatusOr<std::shared_ptr<Link>> known = known_link(uuid, peer);
+  if (!known.ok() || *known != nullptr) return known;
   std::shared_ptr<ControlSegment> segment = find_local_segment(uuid);
   const bool local = segment != nullptr;
   if (local && pid != getpid()) {
@@ -152,8 +151,13 @@ absl::StatusOr<std::shared_ptr<Link>> ShmDevice::link_to(const Uuid& uuid, int p
                       "connect to " + std::string(peer) + ": the address is damaged",
                       "bring address() of the peer's queue pair here unchanged");
   }
-  link = local ? Link::local(std::move(segment)) : Link::connect(uuid, pid, kLinkTimeout, peer);
+  absl::StatusOr<std::shared_ptr<Link>> link =
+      local ? Link::local(std::move(segment)) : Link::connect(uuid, pid, kLinkTimeout, peer);
   if (!link.ok()) return link;
+  std::lock_guard adding(adding_mutex_);
+  // Another thread may have added a link to this peer meanwhile.
+  known = known_link(uuid, peer);
+  if (!known.ok() || *known != nullptr) return known;
   if (!local) {
     if (absl::Status watched = watch_->add(*link); !watched.ok()) return watched;
     if (absl::Status watched = service_->add_link(*link); !watched.ok()) {

@@ -124,10 +124,9 @@ class ShmDevice final : public Device,
   std::vector<uint32_t> free_places_;
   std::vector<RetiredQueuePair> retired_;
 
-  // Locked while the link to a peer is set up, so that two callers do not create two links to it.
-  // The service thread never locks it: two devices that connect to each other wait for each other's
-  // service thread.
-  std::mutex connecting_mutex_;
+  // Locked while a link is added, so that two callers do not add two links to one peer. Not locked
+  // while a caller waits for the answer of a peer's process.
+  std::mutex adding_mutex_;
   std::mutex links_mutex_;
   std::map<Uuid, std::shared_ptr<Link>> links_;
 

@@ -1,6 +1,5 @@
 #include "riutils/internal/grant_checks.h"
 
-#include <cstring>
 #include <string_view>
 
 #include "dtutils/error.h"
@@ -26,10 +25,8 @@ bool is_possible(const ChunkRequest& request, uint32_t rank, uint32_t threads,
 absl::Status check_grant(const ChunkReply& reply, uint64_t chunk_bytes,
                          const std::string& receiver) {
   if (reply.code != 0) {
-    return make_error(
-        static_cast<absl::StatusCode>(reply.code), ErrorScope::kPeer,
-        receiver + " granted no chunks: " +
-            std::string(reply.why.data(), strnlen(reply.why.data(), reply.why.size())));
+    return make_error(static_cast<absl::StatusCode>(reply.code), ErrorScope::kPeer,
+                      receiver + " granted no chunks: " + reply.reason());
   }
   const auto malformed = [&](const std::string& what) {
     return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,

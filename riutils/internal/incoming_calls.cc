@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdio>
 #include <cstring>
 #include <iterator>
 #include <optional>
@@ -37,8 +36,7 @@ void relax() {
 [[nodiscard]] ChunkReply refusal(const absl::Status& status) {
   ChunkReply reply;
   reply.code = static_cast<int32_t>(status.code());
-  std::snprintf(reply.why.data(), reply.why.size(), "%.*s",
-                static_cast<int>(status.message().size()), status.message().data());
+  reply.set_reason({status.message().data(), status.message().size()});
   return reply;
 }
 

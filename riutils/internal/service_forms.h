@@ -2,8 +2,13 @@
 #ifndef CARIAMA_RIUTILS_INTERNAL_SERVICE_FORMS_H_
 #define CARIAMA_RIUTILS_INTERNAL_SERVICE_FORMS_H_
 
+#include <algorithm>
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
+#include <string>
+#include <string_view>
 #include <type_traits>
 
 #include "dtutils/memory.h"
@@ -43,8 +48,20 @@ struct ChunkReply {
   int32_t code = 0;     // an absl::StatusCode
   uint32_t number = 0;  // identifies the channel in events; below kNumbers
   uint32_t count = 0;   // granted chunks: at least 1 if code is 0
-  std::array<char, 116> why{};
+  uint32_t reserved = 0;
   std::array<RemoteMemoryLocator, ChunkRequest::kMost> chunks{};
+
+  // A refusal has no chunks: if code is not 0, their bytes are the reason, which ends at a 0 or at
+  // the last byte.
+  static constexpr size_t kMostOfReason = sizeof chunks;
+  void set_reason(std::string_view text) {
+    std::memcpy(&chunks, text.data(), std::min(text.size(), kMostOfReason));
+  }
+  [[nodiscard]] std::string reason() const {
+    std::array<char, kMostOfReason> text;
+    std::memcpy(text.data(), &chunks, text.size());
+    return {text.data(), strnlen(text.data(), text.size())};
+  }
 };
 static_assert(std::is_trivially_copyable_v<ChunkReply>);
 

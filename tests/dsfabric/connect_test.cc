@@ -2,6 +2,7 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -14,7 +15,9 @@
 
 #include "dsfabric/fabric.h"
 #include "dsfabric/fabric/create_fabric.h"
+#include "dsfabric/future.h"
 #include "dsfabric/send_call.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/local_job.h"
 #include "tests/dsfabric/testing/local_store.h"
@@ -24,6 +27,8 @@
 
 namespace cariama::testing {
 namespace {
+
+using ::testing::HasSubstr;
 
 // A broker whose peers do not answer.
 class SilentBroker final : public internal::Broker {
@@ -262,6 +267,107 @@ TEST(ConnectTest, AProcessThatWasStoppedAfterItsAnswerIsConnectedByANewOffer) {
 
 TEST(ConnectTest, AProcessThatWasStoppedAfterItsAnswerConnectsItself) {
   stop_a_process_that_answers(Stop::kAfterItsAnswer, 1);
+}
+
+// The confirmation of rank 0 does not arrive, and both processes wait for each other.
+TEST(ConnectTest, EachRequestEndsWithTheLease) {
+  auto store = make_local_store(2);
+  std::atomic<bool> answered{false};
+  std::atomic<int> ended{0};
+  const auto run = [&](uint32_t rank) {
+    FabricOptions options;
+    options.threads = 1;
+    options.on_failure = FailurePolicy::kContinue;
+    options.lease = std::chrono::seconds(1);
+    options.timeout = std::chrono::minutes(2);  // longer than soon()
+    auto fabric = must(internal::create_fabric(
+        options, make_local_bootstrap(store, rank),
+        [&](Bootstrap&, auto handler) -> absl::StatusOr<std::unique_ptr<internal::Broker>> {
+          return std::make_unique<FilteredBroker>(
+              make_local_broker(store, rank, std::move(handler)),
+              [&](internal::Broker& broker, int to, std::string_view request,
+                  Deadline deadline) -> absl::StatusOr<std::string> {
+                EXPECT_LE(deadline, deadline_after(options.lease)) << "of rank " << rank;
+                if (rank == 0 && answered) {
+                  static_cast<void>(wait_until([] { return false; }, std::min(deadline, soon())));
+                  return absl::DeadlineExceededError("not delivered");
+                }
+                auto answer = broker.request(to, request, deadline);
+                answered = true;
+                return answer;
+              });
+        }));
+    EXPECT_TRUE(wait_until([&] { return rank == 0 || answered.load(); }, soon()));
+    const absl::Status lost = service_call(*fabric, 1 - rank, [] {});
+    EXPECT_TRUE(absl::IsUnavailable(lost)) << lost;
+    // Rank 1 may see first that rank 0 has ended the connection.
+    if (rank == 0) {
+      EXPECT_THAT(lost.ToString(), HasSubstr("no sign of life for 1000 ms"));
+    }
+    ++ended;
+    EXPECT_TRUE(wait_until([&] { return ended == 2; }, soon()));
+  };
+  std::thread other([&] { run(1); });
+  run(0);
+  other.join();
+}
+
+// Rank 0 connects to rank 1, which is stopped after it has answered the offer. Rank 2 is connected
+// to both: it sends rank 0 a death notice while rank 0 still waits for the process of rank 1.
+// Meanwhile rank 3 connects to rank 0.
+TEST(ConnectTest, AProcessThatConnectsToAStoppedOneGivesSignsOfLife) {
+  RunOptions run;
+  run.may_die = {1};
+  const absl::Status status = try_test_processes(
+      4,
+      [](Exchange& exchange) {
+        static std::atomic<bool> connected_to_2;
+        FabricOptions options;
+        options.on_failure = FailurePolicy::kContinue;
+        options.lease = std::chrono::seconds(3);
+        using MadeBroker = absl::StatusOr<std::unique_ptr<internal::Broker>>;
+        pid_t victim = 0;
+        auto fabric = must(fabric_of_group(
+            exchange, options, [&](Bootstrap& job, const auto& handler) -> MadeBroker {
+              auto broker = make_group_broker(job, handler);
+              if (!broker.ok() || job.rank() != 0) return broker;
+              return std::make_unique<FilteredBroker>(
+                  *std::move(broker),
+                  [&](internal::Broker& to, int rank, std::string_view request, Deadline deadline) {
+                    auto answer = to.request(rank, request, deadline);
+                    EXPECT_TRUE(stop_process(victim, soon()));
+                    must(exchange.put("stopped", "1"));
+                    return answer;
+                  });
+            }));
+        auto place = must(fabric->init_thread(0));
+        if (fabric->rank() == 1) return wait_to_be_killed(*fabric);
+        if (fabric->rank() == 3) {
+          static_cast<void>(must(exchange.get(0, "stopped", soon())));
+          must(service_call(*fabric, 0, [] {}));
+        } else if (fabric->rank() == 2) {
+          must(async_call(*fabric, 0, [] { connected_to_2 = true; }).get(soon()));
+          const pid_t pid = must(async_call(*fabric, 1, [] { return getpid(); }).get(soon()));
+          must(exchange.put("pid", std::to_string(pid)));
+          EXPECT_TRUE(fabric->wait([&] { return !fabric->peer_status(1).ok(); }, soon()));
+          static_cast<void>(must(exchange.get(0, "ended", soon())));
+        } else {
+          EXPECT_TRUE(fabric->wait([] { return connected_to_2.load(); }, soon()));
+          victim = std::stoi(must(exchange.get(2, "pid", soon())));
+          const absl::Status lost = service_call(*fabric, 1, [] {});
+          EXPECT_TRUE(absl::IsUnavailable(lost)) << lost;
+          must(exchange.put("ended", "1"));
+        }
+        const uint32_t other = fabric->rank() == 0 ? 2 : 0;
+        EXPECT_EQ(fabric->peer_status(other), absl::OkStatus());
+        must(async_call(*fabric, other, [] {}).get(soon()));
+        must(fabric->finalize(soon()));
+        if (fabric->rank() == 0) {
+          EXPECT_EQ(kill(victim, SIGKILL), 0);
+        }
+      },
+      run);
+  EXPECT_TRUE(status.ok()) << status;
 }
 
 }  // namespace

@@ -10,6 +10,8 @@
 #include <random>
 
 #include "dsfabric/send_call.h"
+#include "dtutils/error.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/local_job.h"
 #include "tests/dsfabric/testing/process_job.h"
@@ -262,6 +264,17 @@ TEST(Quiescence, WaitsForAUnitAsLongAsItTakes) {
     EXPECT_EQ(under_way, 0);
     ++detected;
     ASSERT_TRUE(fabric.wait_polling([&] { return detected == 2; }, soon()));
+  });
+}
+
+TEST(Quiescence, ErrorsNameTheDetector) {
+  LocalJob job({.processes = 1, .transport = transport_case("shm"), .init_thread = false});
+  job.run([&](Fabric& fabric, uint32_t) {
+    TerminationDetector detector(fabric, {.participants = Participants::kThreads});
+    const absl::Status status = detector.wait(soon());  // this thread is no worker
+    EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
+    EXPECT_THAT(status.ToString(), ::testing::HasSubstr("TerminationDetector::wait() was called"));
+    EXPECT_EQ(error_scope(status), ErrorScope::kOperation);
   });
 }
 

@@ -129,8 +129,7 @@ class HostileReceiver final : public ChannelLink {
     }
     if (choice % 8 == 4) {
       reply.code = input_.take<int32_t>();
-      const std::string_view why = input_.take_bytes(reply.why.size());
-      std::memcpy(reply.why.data(), why.data(), why.size());
+      reply.set_reason(input_.take_bytes(ChunkReply::kMostOfReason));
     }
     const absl::Status usable = check_grant(reply, kChunkBytes, "receiver");
     if (!usable.ok()) {

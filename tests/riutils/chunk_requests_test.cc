@@ -2,14 +2,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <optional>
 #include <string>
 
+#include "dtutils/allocators/memory_budget.h"
 #include "riutils/internal/chunk_ring.h"
 #include "riutils/internal/grant_checks.h"
 #include "riutils/internal/runtime.h"
+#include "riutils/messenger.h"
 #include "tests/dsfabric/testing/local_job.h"
 
 namespace cariama::internal {
@@ -147,12 +150,30 @@ TEST(ChunkGrants, OfOtherChunksEndTheChannel) {
 TEST(ChunkGrants, ThatAreRefusalsReturnTheirReason) {
   ChunkReply reply;
   reply.code = static_cast<int32_t>(absl::StatusCode::kResourceExhausted);
-  reply.why.fill('x');  // not terminated
+  const std::string reason(ChunkReply::kMostOfReason, 'x');  // not terminated
+  reply.set_reason(reason);
   const absl::Status status = check_grant(reply, 4096, "it");
   EXPECT_TRUE(absl::IsResourceExhausted(status));
-  EXPECT_THAT(std::string(status.message()), HasSubstr(std::string(reply.why.size(), 'x')));
+  EXPECT_THAT(std::string(status.message()), HasSubstr(reason));
   reply.code = -1;  // no code
   EXPECT_FALSE(check_grant(reply, 4096, "it").ok());
+}
+
+TEST(ChunkGrants, ThatAreRefusedNameTheRemedyOfTheReceiver) {
+  constexpr char kRemedy[] =
+      "raise CARIAMA_MEMORY_BUDGET, or use fewer or smaller chunks: MessengerOptions::max_chunks "
+      "and chunk_bytes";
+  MemoryBudget budget(uint64_t{64} << 20, "memory budget of this process", kRemedy);
+  LocalJobOptions options{.processes = 2, .transport = cariama::testing::transport_case("shm")};
+  options.fabric.superpages.budget = &budget;
+  LocalJob job(options);
+  job.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() != 0) return;
+    RDMAMessenger messenger(*fabric.this_thread(), 1, {.chunk_bytes = size_t{128} << 20});
+    const absl::Status refused = messenger.setup();
+    EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()), ::testing::EndsWith(kRemedy));
+  });
 }
 
 }  // namespace
