@@ -20,6 +20,7 @@
 #include <mutex>
 #include <vector>
 
+#include "mcts/engine/count_exchange.h"
 #include "mcts/engine/node.h"
 
 namespace cariama::mcts {
@@ -31,13 +32,10 @@ struct Copy {
   uint32_t index = 0;  // in the CopyTable
   // The copied node. nullptr: the owner has not answered the request, or there was no memory.
   std::atomic<Node<G>*> node{nullptr};
-  std::atomic<bool> exchanging{true};  // a request to the owner is in flight
-  std::atomic<uint64_t> due{0};        // visits at which the next exchange is due
-  std::atomic<uint32_t> samples{0};    // rollouts that sampled the position before `node` arrived
+  CountExchange exchange;            // with the owner
+  std::atomic<uint64_t> due{0};      // visits at which the next exchange is due
+  std::atomic<uint32_t> samples{0};  // rollouts that sampled the position before `node` arrived
   std::atomic<bool> outcome_sent{false};  // the outcome of the node was sent to the owner
-  // The counts that the owner and the copy have in common: those that the owner sent last, plus
-  // those that this process has sent since.
-  std::vector<MoveCounts> common;
 };
 
 // The copies of a process. Thread-safe, except clear().

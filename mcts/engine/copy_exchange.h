@@ -92,11 +92,7 @@ class CopyExchange final : public LocalInstance {
   }
   // Starts an exchange of counts with the owner, unless one is in flight.
   void start_exchange(Copy<G>& copy, const Node<G>& node) {
-    if (copy.exchanging.load(std::memory_order_relaxed) ||
-        copy.exchanging.exchange(true, std::memory_order_acquire)) {
-      return;
-    }
-    send_counts(copy, node, /*last=*/false);
+    if (copy.exchange.begin()) send_counts(copy, node, /*last=*/false);
   }
   // Creates the child of a move of a copy in this process, and offers it to the owner of the
   // original. The owner adopts the node as the child of the move, unless there is one already.
@@ -172,9 +168,7 @@ class CopyExchange final : public LocalInstance {
   void send_last_counts() {
     copies_.for_each([&](Copy<G>& copy) {
       Node<G>* node = copy.node.load(std::memory_order_acquire);
-      // Acquire: pairs with the release in end_exchange(). The effects of the last answer are
-      // visible.
-      static_cast<void>(copy.exchanging.load(std::memory_order_acquire));
+      copy.exchange.acquire();
       if (node != nullptr) send_counts(copy, *node, /*last=*/true);
     });
   }
@@ -297,16 +291,17 @@ class CopyExchange final : public LocalInstance {
       // Rollouts that reach the node become jobs of its owner. The memory is free again when the
       // search ends: until then, a request for another copy would be as useless as this one.
       full_.store(true, std::memory_order_relaxed);
-      copy->exchanging.store(false, std::memory_order_release);
+      copy->exchange.end();
       return;
     }
     node->refuse_refinement();  // only the owner refines a node
-    copy->common.resize(records.size());
+    std::vector<MoveCounts> counts;
     std::vector<size_t> unknown;
     for (size_t i = 0; i < records.size(); ++i) {
-      copy->common[i] = counts_of(records[i]);
+      counts.push_back(counts_of(records[i]));
       if (!take_child(*node, static_cast<int>(i), records[i])) unknown.push_back(i);
     }
+    copy->exchange.set_common(std::move(counts));
     end_exchange(*copy, *node);
     copy->node.store(node, std::memory_order_release);
     pool_.note_answer();  // rollouts that wait for the owner continue at the copy
@@ -326,10 +321,9 @@ class CopyExchange final : public LocalInstance {
     if (node == nullptr) return {};
     exchange_if_due(copy, *node);
     const uint64_t visits = node->visits();
-    return {
-        node, &copy,
-        copy.exchanging.load(std::memory_order_relaxed) &&
-            visits >= copy.due.load(std::memory_order_relaxed) + kStalePeriods * period(visits)};
+    return {node, &copy,
+            copy.exchange.is_in_flight() && visits >= copy.due.load(std::memory_order_relaxed) +
+                                                          kStalePeriods * period(visits)};
   }
   // A copy is too old for rollouts when an exchange takes longer than this number of periods.
   static constexpr uint64_t kStalePeriods = 4;
@@ -350,29 +344,15 @@ class CopyExchange final : public LocalInstance {
   void end_exchange(Copy<G>& copy, const Node<G>& node) {
     const uint64_t visits = node.visits();
     copy.due.store(visits + period(visits), std::memory_order_relaxed);
-    copy.exchanging.store(false, std::memory_order_release);
+    copy.exchange.end();
   }
   // Sends the counts since the last exchange to the owner. last: the owner sends no answer.
   void send_counts(Copy<G>& copy, const Node<G>& node, bool last) {
     if (!host_.alive(copy.name.rank)) return;
     copy.outcome_sent.store(node.outcome() != Outcome::kOpen, std::memory_order_relaxed);
-    // A local vector, not a reused member: sending may run received calls, which call this function
-    // for other copies.
-    std::vector<MoveCounts> grown;
-    grown.reserve(static_cast<size_t>(node.size()));
-    for (int i = 0; i < node.size(); ++i) {
-      const MoveCounts now = node.counts(i);
-      MoveCounts& before = copy.common[static_cast<size_t>(i)];
-      const MoveCounts by{now.visits - before.visits,         now.verdict,
-                          static_cast<uint16_t>(i),           now.amaf_visits - before.amaf_visits,
-                          now.amaf_value - before.amaf_value, now.value - before.value};
-      const bool played = by.visits != 0 || by.value != 0 || now.verdict != before.verdict;
-      // The last counts of all copies are sent at the same time. Without the moves of which only
-      // the AMAF statistics have changed they are small.
-      if (!played && (last || (by.amaf_visits == 0 && by.amaf_value == 0))) continue;
-      grown.push_back(by);
-      before = now;
-    }
+    // The last counts of all copies are sent at the same time: they are small. A local vector, not
+    // a reused member: sending may run received calls, which call this function for other copies.
+    const std::vector<MoveCounts> grown = copy.exchange.take_grown(node, last);
     if (last && grown.empty()) return;
     const TraceScope trace("mcts", last ? "send last counts" : "exchange counts", "rank",
                            copy.name.rank);
@@ -384,13 +364,7 @@ class CopyExchange final : public LocalInstance {
         },
         std::as_bytes(std::span(grown)));
     if (sent) return;
-    for (const MoveCounts& by : grown) {  // not sent: the next exchange sends these counts
-      MoveCounts& before = copy.common[by.move];
-      before.visits -= by.visits;
-      before.value -= by.value;
-      before.amaf_visits -= by.amaf_visits;
-      before.amaf_value -= by.amaf_value;
-    }
+    copy.exchange.return_grown(grown);
     end_exchange(copy, node);
   }
   // Handles the answer to send_counts(): merges the owner's counts into the copy.
@@ -402,14 +376,11 @@ class CopyExchange final : public LocalInstance {
     if (node == nullptr) return;
     const auto records = decode_move_records<G>(data, bytes, host_.size());
     if (!records) return internal::note_malformed("the counts of a node");
-    if (records->size() != copy->common.size()) return;
+    if (records->size() != copy->exchange.common().size()) return;
     std::vector<std::pair<int, RemoteNode>> unknown;
     for (int i = 0; i < node->size(); ++i) {
       const MoveRecord<G>& record = (*records)[static_cast<size_t>(i)];
-      MoveCounts& common = copy->common[static_cast<size_t>(i)];
-      const MoveCounts now = counts_of(record);
-      node->add_counts(i, now, common);
-      common = now;
+      copy->exchange.merge(*node, i, counts_of(record));
       if (!take_child(*node, i, record)) unknown.emplace_back(i, record.child);
     }
     // After the loop: sending may run received calls.

@@ -20,6 +20,7 @@
 #include <span>
 
 #include "mcts/engine/arena.h"
+#include "mcts/engine/count_exchange.h"
 #include "mcts/engine/select_kernel.h"
 #include "mcts/game.h"
 #include "mcts/outcome.h"
@@ -86,18 +87,6 @@ struct MoveRecord {
   float amaf_visits = 0;
   float amaf_value = 0;
 };
-
-// The counts of a move, or a difference of two such counts. In a difference `visits` may wrap
-// around to represent a negative number.
-struct MoveCounts {
-  uint32_t visits = 0;
-  Verdict verdict = Verdict::kOpen;
-  uint16_t move = 0;  // index of the move in its node; set in messages only
-  float amaf_visits = 0;
-  float amaf_value = 0;
-  double value = 0;
-};
-static_assert(sizeof(MoveCounts) == 24);
 
 // One thread creates a node and publishes it by a release store of the ChildRef. After that all
 // functions except destroy() are thread-safe.
@@ -300,9 +289,8 @@ class Node {
     // The difference is negative if remove_visits() has removed visits.
     visits_.fetch_add(static_cast<uint64_t>(static_cast<int64_t>(static_cast<int32_t>(grown))),
                       std::memory_order_relaxed);
-    array<std::atomic<uint32_t>>(kVisitsAt)[i].fetch_add(grown, std::memory_order_relaxed);
-    array<std::atomic<double>>(kValueAt)[i].fetch_add(now.value - before.value,
-                                                      std::memory_order_relaxed);
+    add_difference(array<std::atomic<uint32_t>>(kVisitsAt)[i],
+                   array<std::atomic<double>>(kValueAt)[i], now, before);
     if (now.verdict != Verdict::kOpen) set_verdict(i, now.verdict);
     if constexpr (kAmaf) {
       const auto grow = [](std::atomic<float>& to, float by) {

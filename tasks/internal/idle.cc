@@ -41,12 +41,14 @@ void Worker::arm() {
   for (int peer = 0; peer < access_.size(); ++peer) {
     if (peer == rank()) continue;
     WorkerArea& area = *peers_[static_cast<size_t>(peer)];
-    if (area.public_part.steal_request.load(std::memory_order_relaxed) != kAnyEntryRequest) {
-      area.public_part.steal_request.store(kAnyEntryRequest, std::memory_order_relaxed);
-    }
-    area.sleepers.arm(static_cast<uint32_t>(rank()) % 64);
+    request_before_sleep(memory_, area.public_part, area.sleepers,
+                         static_cast<uint32_t>(rank()) % 64);
   }
 }
+
+// Called after arm() when the worker does not sleep any more. A peer that publishes entries then
+// wakes another worker for them.
+void Worker::disarm() { static_cast<void>(area_.doorbell.take()); }
 
 bool Worker::something_is_public() const {
   return std::any_of(peers_.begin(), peers_.end(), [&](const WorkerArea* area) {
@@ -59,22 +61,21 @@ void Worker::sleep_until_woken() {
   area_.doorbell.wait(ticket_, steady_clock::now() + options_.wakeable_sleep);
 }
 
-// Called after a publication of `most` entries. Wakes at most one worker for each entry. A woken
+// Called when this number of entries is public. Wakes at most one worker for each entry. A woken
 // worker that steals an entry publishes further ones.
-void Worker::wake_sleepers(uint32_t most) {
+void Worker::wake_sleepers(uint32_t entries) {
   if (peers_.empty()) return;
-  uint64_t sleeping = area_.sleepers.armed();
-  for (; sleeping != 0 && most > 0; --most) {
-    const int slot = __builtin_ctzll(sleeping);
-    sleeping &= sleeping - 1;
-    area_.sleepers.disarm(static_cast<uint32_t>(slot));
+  wake_for_entries(area_.sleepers, entries, [this](uint32_t slot) {
     // With more than 64 workers, several of them share a slot.
-    for (int peer = slot; peer < access_.size(); peer += 64) ring(peer);
-  }
+    bool woken = false;
+    for (int peer = static_cast<int>(slot); peer < access_.size(); peer += 64)
+      woken = ring(peer) || woken;
+    return woken;
+  });
 }
 
-void Worker::ring(int peer) {
-  if (!peers_.empty()) peers_[static_cast<size_t>(peer)]->doorbell.ring();
+bool Worker::ring(int peer) {
+  return !peers_.empty() && peers_[static_cast<size_t>(peer)]->doorbell.ring();
 }
 
 void Worker::pause_task(uint64_t round) {

@@ -52,9 +52,10 @@ class Scheduler : public Machine {
   using Machine::before_publication;  // the frames [sp, top) will be public
   using Machine::drop_copy;           // reverts copy_out()
   using Machine::entries_;
-  using Machine::exceptions;  // the exceptions of the running task
-  using Machine::fork_state;  // top and floor of the deque
-  using Machine::install;     // makes a task the oldest one of the region and the next one to run
+  using Machine::exceptions;    // the exceptions of the running task
+  using Machine::fork_state;    // top and floor of the deque
+  using Machine::has_sleepers;  // returns true if a peer sleeps that wake_sleepers() can wake
+  using Machine::install;       // makes a task the oldest one of the region and the next one to run
   using Machine::joins_;
   using Machine::leaving_;
   using Machine::new_record;
@@ -291,14 +292,9 @@ void Scheduler<Derived, Machine>::resume(const Suspended& task) {
 
 template <typename Derived, typename Machine>
 void Scheduler<Derived, Machine>::serve_steal_request() {
-  std::atomic<uint64_t>& steal_request = public_words().part.steal_request;
-  const uint64_t wanted = steal_request.load(std::memory_order_relaxed);
-  if (wanted == kNoRequest) return;
-  if (public_part_.count() != 0) {
-    steal_request.store(kNoRequest, std::memory_order_relaxed);
-    return;
-  }
-  self().publish(wanted);
+  const uint64_t wanted =
+      public_part_.request_to_serve([this](uint32_t entries) { wake_sleepers(entries); });
+  if (wanted != kNoRequest) self().publish(wanted);
 }
 
 template <typename Derived, typename Machine>
@@ -312,11 +308,9 @@ void Scheduler<Derived, Machine>::publish(uint64_t wanted) {
   uint64_t* const floor = state.floor;
   uint64_t* end = floor;
   while (end < state.top && end < floor + 2 * kPublicSlots && (*end & kForkTied) == 0) ++end;
-  const uint32_t count = how_many_to_publish(wanted, static_cast<size_t>(end - floor));
+  const uint32_t count = how_many_to_publish(wanted, static_cast<size_t>(end - floor),
+                                             [this] { return has_sleepers(); });
   if (count == 0) return;
-  // Before the publication: a thief that takes the last entry writes a new request, which must not
-  // be overwritten.
-  public_words().part.steal_request.store(kNoRequest, std::memory_order_relaxed);
   const auto position = static_cast<size_t>(floor - entries_);
   for (size_t i = position; i < position + count; ++i) {
     if (reports_[i] == 0) reports_[i] = new_record().word();

@@ -11,7 +11,8 @@
 // thieves access the public part by one-sided operations.
 //
 // Public part: a state word {version, first, count} and eight slots.
-//   publish    owner, requires count == 0: writes slots 0..n-1, then stores {version + 1, 0, n}
+//   publish    owner, requires count == 0: clears the steal request, writes slots 0..n-1, then
+//              stores {version + 1, 0, n}
 //   take back  owner, takes the newest: compare-and-swap {v, f, c} → {v + 1, f, c - 1}
 //   steal      thief, takes the oldest: reads the state, then slot f; compare-and-swap {v, f, c} →
 //              {v, f + 1, c - 1}; reads the frames of the task; adds 1 to `copied`
@@ -36,13 +37,24 @@
 // The owner installs a task only if it has no entry left, and after `copied` has reached the number
 // of entries stolen from it (Scheduler::quiesce_region()).
 //
-// tests/tasks/split_deque_interleavings_test.cc runs this code in every interleaving of small
-// instances.
+// Why no steal request is lost. A thief that polls repeats its request. A thief that sleeps
+// (idle.cc) arms its doorbell, enters the sleeper set of each victim, writes the request, and then
+// looks for public entries again. If it finds one, it disarms its doorbell before it steals. The
+// owner clears a request before it publishes, or when entries are public, and then wakes as many
+// sleepers as there are public entries. So the sleeper is woken, or other thieves are awake that
+// will look at these entries. A thief that takes the last entry, or finds none, leaves a request.
+// An owner that has a request publishes even its only entry if a thief sleeps. So a kRefillRequest
+// may overwrite a kAnyEntryRequest. (A woken thief that steals from another victim does not look:
+// then the sleeper waits until the owner publishes again, or until its sleep ends.)
+//
+// tests/tasks/split_deque_interleavings_test.cc and tests/tasks/steal_request_interleavings_test.cc
+// run this code in every interleaving of small instances.
 #ifndef CARIAMA_TASKS_INTERNAL_SPLIT_DEQUE_H_
 #define CARIAMA_TASKS_INTERNAL_SPLIT_DEQUE_H_
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 
@@ -68,10 +80,13 @@ inline constexpr uint64_t kAnyEntryRequest = 2;
 
 // Returns how many of `spare` private entries the owner publishes if the public part is empty: half
 // of them, at least 1 and at most kPublicSlots. Without a thief that waits for an entry
-// (kAnyEntryRequest), the owner does not publish its only entry, because it would often have to
-// take the entry back immediately. Returns 0 if there is no request.
-[[nodiscard]] constexpr uint32_t how_many_to_publish(uint64_t steal_request, size_t spare) {
-  if (steal_request == kNoRequest || spare < (steal_request == kAnyEntryRequest ? 1 : 2)) return 0;
+// (kAnyEntryRequest, or thief_sleeps() returns true), the owner does not publish its only entry,
+// because it would often have to take the entry back immediately. Returns 0 if there is no request.
+template <typename ThiefSleeps>
+[[nodiscard]] uint32_t how_many_to_publish(uint64_t steal_request, size_t spare,
+                                           const ThiefSleeps& thief_sleeps) {
+  if (steal_request == kNoRequest || spare == 0) return 0;
+  if (spare == 1 && steal_request != kAnyEntryRequest && !thief_sleeps()) return 0;
   return static_cast<uint32_t>(std::clamp<size_t>(spare / 2, 1, kPublicSlots));
 }
 
@@ -115,10 +130,28 @@ class PublicPartOwner {
     return PublicState::decode(memory_.load(public_part_.state)).count;
   }
 
-  // Publishes the entries entry(0) ... entry(count - 1), of which entry(0) is the oldest. Requires:
-  // count() == 0 and 0 < count <= kPublicSlots.
+  // Returns the steal request that the owner serves by a publication, or kNoRequest. If entries are
+  // public, clears the request and calls wake(number of entries), which wakes sleeping thieves: a
+  // thief may have entered its request after these entries were published.
+  template <typename Wake>
+  [[nodiscard]] uint64_t request_to_serve(const Wake& wake) {
+    const uint64_t wanted = memory_.load(public_part_.steal_request);
+    if (wanted == kNoRequest) return kNoRequest;
+    const uint32_t entries = count();
+    if (entries == 0) return wanted;
+    memory_.store(public_part_.steal_request, kNoRequest);
+    wake(entries);
+    return kNoRequest;
+  }
+
+  // Clears the steal request, and publishes the entries entry(0) ... entry(count - 1), of which
+  // entry(0) is the oldest. The caller then wakes sleeping thieves. Requires: count() == 0 and
+  // 0 < count <= kPublicSlots.
   template <typename Entries>
   void publish(const Entries& entry, uint32_t count) {
+    // Before the publication: a thief that takes the last entry writes a new request, which must
+    // not be overwritten.
+    memory_.store(public_part_.steal_request, kNoRequest);
     const PublicState old = PublicState::decode(memory_.load(public_part_.state));
     for (uint32_t i = 0; i < count; ++i) {
       const PublicEntry e = entry(i);
@@ -161,6 +194,31 @@ class PublicPartOwner {
   Memory& memory_;
   PublicPart& public_part_;
 };
+
+// Called by a thief that is about to sleep, for each victim. The thief then looks for public
+// entries once more, and sleeps if there are none. `sleepers` is the SleeperSet of the victim;
+// `memory` has load and store.
+template <typename Memory, typename Sleepers>
+void request_before_sleep(Memory& memory, PublicPart& victim, Sleepers& sleepers, uint32_t slot) {
+  // Before the request: the victim looks for sleepers after it has cleared the request.
+  sleepers.arm(slot);
+  if (memory.load(victim.steal_request) != kAnyEntryRequest)
+    memory.store(victim.steal_request, kAnyEntryRequest);
+}
+
+// Called by the owner when `entries` entries are public: removes sleepers from its set until as
+// many were woken. wake(slot) rings the doorbell of a sleeper. It returns false if the doorbell was
+// not armed: the thief does not sleep any more.
+template <typename Sleepers, typename Wake>
+void wake_for_entries(Sleepers& sleepers, uint32_t entries, const Wake& wake) {
+  uint64_t sleeping = sleepers.armed();
+  while (sleeping != 0 && entries > 0) {
+    const auto slot = static_cast<uint32_t>(std::countr_zero(sleeping));
+    sleeping &= sleeping - 1;
+    sleepers.disarm(slot);
+    if (wake(slot)) --entries;
+  }
+}
 
 // Returns the state that a thief writes to take the oldest entry, if it has read `state`.
 [[nodiscard]] constexpr uint64_t claim_oldest(uint64_t state) {

@@ -308,7 +308,8 @@ class Worker : public SchedulerState {
     if (on_idle_) on_idle_();
   }
   void await_thief(uint64_t round);
-  void wake_sleepers(uint32_t most);
+  [[nodiscard]] bool has_sleepers() const { return area_.sleepers.armed() != 0; }
+  void wake_sleepers(uint32_t entries);
   void pause_idle(uint64_t round) const;
 
   // Makes each fork call cariama_fork_steal_request(), even without a steal request.
@@ -378,12 +379,14 @@ class Worker : public SchedulerState {
     if (!may_sleep_until_woken(round)) return pause_idle(round);
     arm();
     if (!run_end_.reached() && !something_is_public()) sleep_until_woken();
+    disarm();
   }
   [[nodiscard]] bool may_sleep_until_woken(uint64_t round) const;
   void arm();
+  void disarm();
   [[nodiscard]] bool something_is_public() const;
   void sleep_until_woken();
-  void ring(int peer);
+  bool ring(int peer);  // returns true if the peer had armed its doorbell
   // The calling thread runs work().
   void bind_to_this_thread() {
     exception_state_ = &exception_state();

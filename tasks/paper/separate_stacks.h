@@ -74,9 +74,9 @@ class SeparateStacks : public Scheduler<Derived, Worker> {
     size_t end = first_private_;
     while (end < parents_.size() && end < first_private_ + 2 * kPublicSlots && !parents_[end].tied)
       ++end;
-    const uint32_t count = how_many_to_publish(wanted, end - first_private_);
+    const uint32_t count =
+        how_many_to_publish(wanted, end - first_private_, [this] { return this->has_sleepers(); });
     if (count == 0) return;
-    this->public_words().part.steal_request.store(kNoRequest, std::memory_order_relaxed);
     this->make_public([&](uint32_t i) { return parents_[first_private_ + i].entry; }, count);
     first_private_ += count;
   }

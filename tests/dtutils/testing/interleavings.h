@@ -15,7 +15,8 @@
 // The threads are contexts of one operating system thread. Each access to a ModelAtomic begins a
 // step, and the test selects the thread that makes the next step. A state is reached by repeating
 // the steps that lead to it. Two states are the same if the ModelAtomics and state() are equal, and
-// each thread has read the same values. Accesses are sequentially consistent.
+// each thread has read the same values since it called forget(). Accesses are sequentially
+// consistent.
 #ifndef CARIAMA_TESTS_DTUTILS_TESTING_INTERLEAVINGS_H_
 #define CARIAMA_TESTS_DTUTILS_TESTING_INTERLEAVINGS_H_
 
@@ -113,6 +114,11 @@ class Interleaving {
     if (running_ == nullptr) return;
     running_->seen.append(reinterpret_cast<const char*>(&value), value < 256 ? 1 : sizeof value);
   }
+  // Drops the values that the thread has read. `position` tells where in its program the thread is.
+  // Requires: the values do not determine how the thread continues, or state() contains them.
+  void forget(size_t position) {
+    if (running_ != nullptr) running_->seen = '@' + std::to_string(position) + ':';
+  }
   void violate(std::string why) {
     if (violation_.empty() && !abandoned_) violation_ = std::move(why);
   }
@@ -191,6 +197,14 @@ class ModelAtomic {
     const T old = seen(value_);
     if (old == expected) value_ = desired;
     return std::exchange(expected, old) == old;
+  }
+  T fetch_or(T bits, std::memory_order = std::memory_order_seq_cst) {
+    Interleaving::current().begin_step();
+    return seen(std::exchange(value_, value_ | bits));
+  }
+  T fetch_and(T bits, std::memory_order = std::memory_order_seq_cst) {
+    Interleaving::current().begin_step();
+    return seen(std::exchange(value_, value_ & bits));
   }
 
  protected:
