@@ -244,7 +244,7 @@ TEST_P(SendCallTest, ARemoteObjectCostsOneWriteAndNoCall) {
       after = fabric.statistics();
       EXPECT_EQ(after.calls_sent - before.calls_sent, static_cast<uint64_t>(kCalls));
       EXPECT_EQ(after.calls_run, before.calls_run);  // only WRITEs came back
-      EXPECT_TRUE(absl::IsResourceExhausted(call<RemoteNotify>(
+      EXPECT_TRUE(absl::IsFailedPrecondition(call<RemoteNotify>(
           fabric, 1, [] {}, done)));
       done.reset();
       must(call<RemoteNotify>(
@@ -278,7 +278,7 @@ TEST_P(SendCallTest, ARemoteObjectCostsOneWriteAndNoCall) {
       after = fabric.statistics();
       EXPECT_EQ(after.calls_sent - before.calls_sent, 5u);
       EXPECT_EQ(after.calls_run, before.calls_run);
-      EXPECT_TRUE(absl::IsResourceExhausted(
+      EXPECT_TRUE(absl::IsFailedPrecondition(
           call_buffer<RemoteNotify>(fabric, 1, look, bytes_of(text), buffers)));
       must(fabric.memory().free(std::move(memory)));
       checked = true;

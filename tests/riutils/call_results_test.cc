@@ -253,7 +253,7 @@ TEST_P(CallResults, APlainNotificationIsOneCallAndARemoteObjectsOneWrite) {
     EXPECT_EQ(fabric.statistics().calls_sent, before.calls_sent);
 
     // The limits and failures of a RemoteObject.
-    EXPECT_TRUE(absl::IsResourceExhausted(messenger.call<RemoteNotify>([] {}, object).status()));
+    EXPECT_TRUE(absl::IsFailedPrecondition(messenger.call<RemoteNotify>([] {}, object).status()));
     auto failing = must(RemoteObject<Synchronizer>::create(fabric, 2));
     ASSERT_TRUE(
         messenger.call<RemoteNotify>([] { throw std::runtime_error("expected"); }, failing));

@@ -253,7 +253,8 @@ class World final : public Interleaving {
 
 Exploration explore(const Instance& instance, Mistake wrong = Mistake::kNone) {
   mistake = wrong;
-  const Exploration result = cariama::testing::explore([&] { return std::make_unique<World>(instance); });
+  const Exploration result =
+      cariama::testing::explore([&] { return std::make_unique<World>(instance); });
   mistake = Mistake::kNone;
   return result;
 }
