@@ -147,7 +147,7 @@ class SimulatedWorker : public SchedulerState {
   void note_taken(int /*victim*/) {}
   void before_publication(uint64_t /*begin*/, uint64_t /*end*/) {}
   void on_search_round() {}
-  [[nodiscard]] static bool has_sleepers() { return false; }
+  [[nodiscard]] bool has_sleepers() const { return false; }
   void wake_sleepers(uint32_t /*entries*/) {}
   struct StealTimer {
     explicit StealTimer(SimulatedWorker& /*worker*/) {}
