@@ -120,7 +120,8 @@ class CARIAMA_BDD_EXPORT Bdd {
 
   [[nodiscard]] bool is_false() const { return edge() == kFalse; }
   [[nodiscard]] bool is_true() const { return edge() == kTrue; }
-  // Equal functions of one manager. Constant time. Functions without a manager are unequal.
+  // Equal functions of one manager. Constant time. A Bdd without a manager is unequal to every Bdd,
+  // itself included.
   friend bool operator==(const Bdd& a, const Bdd& b) {
     return a.manager() != nullptr && a.manager() == b.manager() && a.edge() == b.edge();
   }
@@ -163,7 +164,8 @@ class CARIAMA_BDD_EXPORT Bdd {
   [[nodiscard]] uint64_t nodes() const;
   // Returns the cube of the variables on which the function depends.
   [[nodiscard]] Bdd support() const;
-  // Returns the value for the assignment; variables that it does not contain are false.
+  // Returns the value for the assignment: assignment[v] is the value of variable v. Variables from
+  // assignment.size() on are false.
   [[nodiscard]] bool evaluate(const std::vector<bool>& assignment) const;
   // Returns one assignment to the variables of `cube` that makes the function true, as a
   // conjunction of variables and negated variables; false if there is none. Prefers false values.
@@ -194,10 +196,10 @@ struct ManagerOptions {
   // Size in bytes of the node table at the start, 32 bytes for each node. In a job: of the part
   // in each process, 16 bytes for each bucket. Rounded down to a power of two.
   uint64_t table_bytes = uint64_t{64} << 20;
-  // Limit for the table in bytes. In a job: in each process. While the manager enlarges a table, it
-  // needs additional memory for the live nodes, up to half of the size of the table. In a job,
-  // every process then stores the live nodes of the whole job: 16 bytes for each node, and up to 64
-  // bytes for the map of their indices.
+  // Limit for the table in bytes, rounded down to a power of two; at least table_bytes, which is at
+  // least 4096. In a job: in each process. To clear or enlarge a table, the manager needs 16 bytes
+  // for each live node, and up to 64 bytes for the map of its indices. In a job, every process
+  // needs this memory for the live nodes of the whole job.
   uint64_t most_table_bytes = uint64_t{4} << 30;
   // Limit for the operation cache in bytes. The cache starts with 1 MiB. In a job: one cache for
   // the processes of a host, which is allocated immediately, in the process of that host with the
@@ -240,8 +242,10 @@ class CARIAMA_BDD_EXPORT Manager {
   // Creates the manager of a job, whose operations run as tasks of `runtime` on all processes. The
   // processes of `all` are those of `runtime`. Collective, with equal options; there is at most one
   // such manager at a time. `runtime` and `all` must outlive it. (job.h creates all of them.)
-  // Every process gets an error if one does. Errors: INVALID_ARGUMENT (an option),
-  // FAILED_PRECONDITION (this process has such a manager), and those of NodeTable::create and
+  // Blocks at most 120 s for each collective step. Every process gets an error if one does; if one
+  // process alone gets INVALID_ARGUMENT or FAILED_PRECONDITION, the others get DEADLINE_EXCEEDED
+  // after that time. Errors: INVALID_ARGUMENT (an option), FAILED_PRECONDITION (this process has
+  // such a manager), DEADLINE_EXCEEDED, and those of NodeTable::create and
   // RemoteMemory::allocate.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Manager>> create(
       TaskRuntime& runtime, Collectives& all, const ManagerOptions& options);
@@ -265,8 +269,8 @@ class CARIAMA_BDD_EXPORT Manager {
   [[nodiscard]] Bdd cube(std::initializer_list<uint32_t> variables);
   [[nodiscard]] Bdd cube(std::vector<uint32_t> variables);
 
-  // Reachability. `transitions` may be in any order. (reachability.h has the complete search.)
-  // Operands and exceptions are those of Bdd::relnext().
+  // Reachability. The order of `transitions` changes the result of chain() only. (reachability.h
+  // has the complete search.) Operands and exceptions are those of Bdd::relnext().
   //   image     the union of relnext of all transitions
   //   preimage  the union of relprev of all transitions
   //   chain     `states` and the states that the transitions reach, each transition applied in

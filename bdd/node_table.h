@@ -1,5 +1,5 @@
 // NodeTable: the unique table of diagrams. It finds the index of a node by its content, and reads a
-// node by its index.
+// node by its index. Not for users: Manager (bdd.h) owns it.
 //
 // A table of one process is an array of nodes in the order of their creation, so that nodes that
 // were made together are read together, and an array of slots, which finds them by their hash. Its
@@ -67,8 +67,10 @@ class NodeTable {
       return nodes_[index];
     return read_shared(index);
   }
-  // Returns the index of `node`; puts the node into the table if the table does not contain it.
-  // Blocks for two or more round trips if its part is not mapped. Throws like read().
+  // Returns the index of `node`; puts the node into the table if the table does not contain it. On
+  // a part that is not mapped it blocks for no round trip if the node is in the node cache, else
+  // for one to find the node or three to insert it, and one for each further chunk. Throws like
+  // read().
   [[nodiscard]] uint64_t find_or_put(const Node& node) {
     if (nodes_ == nullptr) return find_or_put_shared(node);
     const uint64_t hashed = hash(node);

@@ -1,5 +1,5 @@
 // OperationCache: results of operations on diagrams. Direct-mapped and lossy: a new entry replaces
-// the entry in its place.
+// the entry in its place. Not for users: Manager (bdd.h) owns it.
 //
 // A manager without a job has a cache in private memory, without atomics. The processes of a job
 // that share a host share one cache in mapped memory, so that no process repeats the work of

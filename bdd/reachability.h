@@ -27,8 +27,9 @@ namespace cariama::bdd {
 
 // The order in which transitions are applied.
 //   kBfs         a level is the set of successors of the states that the previous level has added.
-//                The number of levels is that of the longest shortest path, and a goal is found at
-//                the earliest level.
+//                A complete search takes d + 1 levels, where d is the greatest distance of a state
+//                from the initial states; the last level adds no state. A goal at distance k is
+//                found at level k.
 //   kChaining    in a level, each transition is applied to the states that the previous level has
 //                added, and to those that the transitions before it have added. Fewer levels than
 //                kBfs.

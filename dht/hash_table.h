@@ -22,14 +22,13 @@
 //
 // Cost in round trips, one after another, on a share that is not mapped. A find is one read of a
 // chunk of C buckets, and another for each further chunk of the probe path. An insert is the same
-// and W compare-and-swaps. C follows the measured load (TableOptions::chunk): the mean of an
-// operation is 1.05 chunks or fewer up to load 0.5, and 1.2 or fewer up to load 0.9. read() is one
-// round trip.
+// and W compare-and-swaps. C follows the measured load (chunk_for_load() has the mean number
+// of chunks). read() is one round trip.
 //
-// Memory: 8 W bytes for each bucket; 64 bytes for each process; an access takes in_flight times the
-// memory of TableAccessOptions, at reserve() or when so many operations on shares that are not
-// mapped are in flight. A load above 0.9 costs time: an insert examines 50 buckets at load 0.9, 200
-// at 0.95.
+// Memory: 8 W bytes for each bucket; 64 bytes for each process. Each operation slot of an access
+// takes registered memory for one or two chunks (TableAccessOptions). reserve() allocates in_flight
+// slots; without it a slot is allocated when an operation first needs it. A load above 0.9 costs
+// time: an insert examines 50 buckets at load 0.9, 200 at 0.95.
 //
 // Failures. With FailurePolicy::kAbort every process exits when one dies. With kContinue, the
 // default of FabricOptions, the keys of the dead process are lost: operations on keys and indices
@@ -379,17 +378,21 @@ class HashTable {
   [[nodiscard]] uint64_t local_size() const { return core_->local_size(); }
 
   // Returns the number of occupied buckets of all processes. Also counts a bucket that an operation
-  // of a dead process has begun to fill. Collective.
+  // of a dead process has begun to fill. Collective. Errors: UNAVAILABLE (a process is dead, unless
+  // the Collectives object leaves out the dead), DEADLINE_EXCEEDED.
   [[nodiscard]] absl::StatusOr<uint64_t> size(Deadline deadline) const {
     return core_->size(deadline);
   }
-  // Removes all keys. Collective. All indices become invalid.
+  // Removes all keys. Collective. All indices become invalid. Errors: UNAVAILABLE (transfers are in
+  // flight; or a process is dead: then the shares of some processes may be empty already),
+  // DEADLINE_EXCEEDED.
   [[nodiscard]] absl::Status clear(Deadline deadline) { return core_->clear(deadline); }
-  // Increases the size of each share to `buckets` buckets, and moves the keys. Requires: the shares
-  // do not shrink. Collective. All indices become invalid. Each process moves its own keys in its
-  // own memory, and needs memory for old and new share together. After an error other than
-  // DEADLINE_EXCEEDED the table is as it was. Errors: RESOURCE_EXHAUSTED, UNAVAILABLE,
-  // INVALID_ARGUMENT, DEADLINE_EXCEEDED.
+  // Increases the size of each share to `buckets` buckets, equal in all processes, and moves the
+  // keys. Requires: the shares do not shrink. Collective. All indices become invalid. Each process
+  // moves its own keys in its own memory, and needs memory for old and new share together. After an
+  // error other than DEADLINE_EXCEEDED the table is as it was. Errors: RESOURCE_EXHAUSTED (no
+  // memory, or a key finds no bucket in the new share), FAILED_PRECONDITION (`buckets` differs
+  // between processes), UNAVAILABLE, INVALID_ARGUMENT, DEADLINE_EXCEEDED.
   [[nodiscard]] absl::Status grow(uint64_t buckets, Deadline deadline) {
     return core_->grow(buckets, deadline);
   }

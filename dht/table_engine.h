@@ -4,9 +4,8 @@
 // Protocol of find_or_put, for a bucket whose words are 0 until they are set:
 //
 //   1. Read a chunk of the probe path. Search it for word 0 of the key, or an empty bucket.
-//   2. In order, compare-and-swap each word of that bucket that is not set from 0 to that of the
-//      key. If a word is set and differs from that of the key, continue the search behind this
-//      bucket.
+//   2. For each word i of that bucket, in order: if it is 0, compare-and-swap it from 0 to word i
+//      of the key. If it is set to another value, continue the search behind this bucket.
 //   3. If this operation has set the last word, it has inserted the key. If another operation has
 //      set the last word and all words are equal to the key's, this operation has found the key.
 //

@@ -27,7 +27,7 @@ using TableKey = std::array<uint64_t, W>;
 inline constexpr uint64_t kWordPresent = uint64_t{1} << 63;
 inline constexpr size_t kMaxKeyWords = 8;
 
-// The place where the probe path of a key begins.
+// A bucket: its owner, and its position in the share of the owner.
 struct TablePlace {
   uint32_t owner;
   uint64_t position;  // of a bucket within the owner's share

@@ -14,7 +14,7 @@ namespace cariama {
 enum class TableOutcome : uint8_t {
   kFound,     // the key was in the table, at `index`
   kInserted,  // this operation put the key into the table, at `index`
-  kAbsent,    // the key is not in the table; read(): the bucket is empty, seen only if not mapped
+  kAbsent,    // find(): not in the table. read(): no key at the index, if the share is not mapped
   kFull,      // the key is absent, and no bucket within the probe limit is empty; nothing is lost
   // The owner of the key is dead or does not answer (UNAVAILABLE, DEADLINE_EXCEEDED), or this
   // process has no registered memory or descriptors for the operation (RESOURCE_EXHAUSTED):
@@ -51,8 +51,7 @@ struct TableOptions {
   uint64_t buckets = 0;
   uint64_t bytes = uint64_t{64} << 20;  // of each process; used if `buckets` is 0
   // Buckets that one read returns, a multiple of 8 (one cache line of one-word buckets), at most
-  // kMaxChunk. 0: follows the measured load, so that a find takes at most 1.05 reads on average at
-  // load 0.5, and 1.2 at load 0.9 (chunk_for_load()).
+  // kMaxChunk. 0: follows the measured load (chunk_for_load()).
   uint32_t chunk = 0;
   TablePrefetch prefetch = TablePrefetch::kLoad;
   // An operation examines at most max_chunks * C buckets, where C is `chunk`, or kMaxChunk if
@@ -108,10 +107,9 @@ struct TableLoadResult {
   bool indices_kept = false;  // every key has the index that it had when it was saved
 };
 
-// Returns the chunk size for a load, in buckets: the smallest multiple of 8 with which a search for
-// an absent key takes 1.05 reads or fewer on average at loads up to 0.7, and 1.15 or fewer at loads
-// up to 0.9.
-// From a simulation of linear probing with uniform hashes (docs/reachability.md).
+// Returns the chunk size for a load, in buckets: the value of a table of nine steps. A search for
+// an absent key then takes at most 1.05 reads on average at loads up to 0.7, and at most 1.15 up to
+// 0.9 (simulated linear probing with uniform hashes: docs/reachability.md).
 [[nodiscard]] constexpr uint32_t chunk_for_load(double load) {
   if (load < 0.45) return 8;
   if (load < 0.60) return 16;

@@ -64,9 +64,10 @@
 //                                                      //   run(const G&, optional<Move> last,
 //                                                      //   Random&, Owned<kAmafIds>*)
 //   uint64_t key() const;                              // equal for equal positions with the same
-//                                                      //   player to move, different for different
-//                                                      //   positions. Used for placement by hash
-//                                                      //   and for transpositions
+//                                                      //   player to move. A good 64-bit hash:
+//                                                      //   with transpositions, two positions with
+//                                                      //   one key share a node, so the search may
+//                                                      //   be wrong. Also for placement by hash
 #ifndef CARIAMA_MCTS_GAME_H_
 #define CARIAMA_MCTS_GAME_H_
 

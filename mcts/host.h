@@ -5,7 +5,7 @@
 //
 //   auto fabric = Fabric::create();                       // a job of several processes
 //   auto host = Host::create(fabric->get());
-//   if ((*host)->rank() != 0) return (*host)->serve();    // works until rank 0 calls end()
+//   if ((*host)->rank() != 0) return (*host)->serve().ok() ? 0 : 1;  // until rank 0 calls end()
 //   Search<ConnectFour> search(**host);
 //   ...
 //   (*host)->end();                                       // serve() returns in the other ranks
@@ -17,8 +17,8 @@
 // between two of them, rank 0's worker 0 runs no calls.
 //
 // Lifetime. The host must be destroyed by the thread that created it, before its fabric and after
-// its Search objects. Other programs' threads may use only the functions that are marked
-// "Thread-safe", and rank(), size(), threads(), id(), alive() and living().
+// its Search objects. Threads of the program that are not workers may use only the functions
+// that are marked "Thread-safe", and rank(), size(), threads(), id(), alive() and living().
 #ifndef CARIAMA_MCTS_HOST_H_
 #define CARIAMA_MCTS_HOST_H_
 
@@ -116,7 +116,7 @@ class CARIAMA_MCTS_EXPORT Host {
   // outlives the host and that no thread has called Fabric::init_thread. (If threads had contexts
   // that ended, a barrier is needed between create() in all processes and the first search: a call
   // of the search that a thread runs without a host does nothing, and the search waits for it.)
-  // Errors: those of Fabric::init_thread, and kInvalidArgument for zero threads.
+  // Errors: those of Fabric::init_thread, and INVALID_ARGUMENT for zero threads.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Host>> create(
       Fabric* fabric, const HostOptions& options = {});
   // Ends the workers and closes their channels; blocks until both are done. Requires: the calling
@@ -135,7 +135,8 @@ class CARIAMA_MCTS_EXPORT Host {
   [[nodiscard]] bool alive(Rank rank) const { return !dead_[rank].load(std::memory_order_acquire); }
   // Returns the number of processes that are alive.
   [[nodiscard]] uint32_t living() const;
-  // Returns a number that identifies the set of dead processes. 0: none has died.
+  // Returns a hash of the set of dead processes, to compare two sets; not their number. 0: none has
+  // died.
   [[nodiscard]] uint64_t dead() const;
 
   // Called by worker 0 of each rank other than 0. Blocks and works until rank 0 calls end().

@@ -78,7 +78,8 @@ struct SearchOptions {
   // small enough that every process owns a part of the searched tree, and large enough that a
   // subtree receives batches of rollouts.
   uint32_t spread_expansions = 12;
-  // A process requests a copy of a remote child (copies.h) when the move has copy_visits visits.
+  // A process requests a copy of a remote child (copies.h) when the move has copy_visits visits, or
+  // copy_visits / 8 if too many rollouts are in flight to the owner (queue_limit).
   // A copy and its owner exchange counts after visits / (exchange_divisor * processes) further
   // visits of the copy (at least 8, at most 1024). So the visits that a copy does not know, those
   // of all other copies together, are about visits / exchange_divisor.
@@ -98,7 +99,7 @@ struct SearchOptions {
   bool reuse_tree = true;  // Search::advance() keeps the subtree of the move
   // Positions with equal key() share one node: one in the whole tree with Placement::kHash, one per
   // process with other placements (transpositions.h). Off by default: each new node needs one more
-  // look-up, which shared nodes do not always make up for.
+  // look-up, which may cost more time than the shared nodes save.
   bool transpositions = false;
   // With a time limit: the search ends early when no other move can get more visits than the best
   // one in the time that is left.

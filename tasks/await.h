@@ -55,7 +55,7 @@ class CARIAMA_TASKS_EXPORT OtherTasksMayRun {
 }  // namespace tasks
 
 // Returns the result of a call, like Future::get(). Requires: the result was not taken before.
-// Returns an error if `deadline` passes first.
+// Returns DEADLINE_EXCEEDED if `deadline` passes first; then await() may be called again.
 template <typename T>
 [[nodiscard]] typename Future<T>::Result await(Future<T>& future, Deadline deadline) {
   const tasks::OtherTasksMayRun scope;

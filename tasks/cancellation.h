@@ -61,7 +61,9 @@ class CancellationToken {
 
 // Creates a token, with one round trip to rank 0. A job has kCancellationTokens (tasks/fork_join.h)
 // words for tokens, used in turn. Two tokens whose serial numbers differ by a multiple of that
-// number share a word: cancelling one of them hides an earlier cancellation of the other.
+// number share a word: cancelling one of them hides an earlier cancellation of the other. Only
+// tasks may construct it, and call cancel(): in other code both end the program with a message.
+// cancel() posts a write to each worker, and does not wait for their completion.
 class CancellationSource {
  public:
   CancellationSource() : token_(make()) {}

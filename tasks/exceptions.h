@@ -38,7 +38,9 @@ class CARIAMA_TASKS_EXPORT remote_error : public std::runtime_error {
 namespace tasks {
 
 struct ExceptionText {
-  std::string type;  // the mangled type name; "" if the C++ runtime knows no type
+  // The mangled type name; of a remote_error its type(), demangled; "" if the C++ runtime knows no
+  // type.
+  std::string type;
   std::string text;
 };
 // Returns type and text of `exception`. For a remote_error these are the type and text it holds.

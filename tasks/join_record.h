@@ -1,8 +1,9 @@
 // Join records: a child stores its result in a join record if its parent continued without it.
 //
 // A child that ends while its parent is still above it on the stack returns the result directly and
-// needs no record. The owner of a deque allocates the record of a child when it makes the entry of
-// the parent public, so that the thief and the child both have the reference to it. (This resembles
+// needs no record, unless it threw or its result is packed. The owner of a deque allocates the
+// record of another child when it makes the entry of the parent public, so that the thief and the
+// child both have the reference to it, or when the child suspends. (This resembles
 // Weave's lazily allocated futures, but needs no message from the thief to the child.)
 //
 // Greedy join. The child writes its result to the record and then adds 1 to `arrivals`. The joiner

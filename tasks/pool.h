@@ -1,4 +1,5 @@
-// Task pools: atomic tasks, which run to their end on the worker that started them.
+// Task pools: tasks that run to their end on the worker that started them (the slides: atomic
+// tasks).
 //
 //   long fib(long n) {
 //     if (n < 2) return n;
@@ -48,7 +49,8 @@
 //
 // A run that cannot be completed, because a worker has died for example, unwinds the tasks that
 // wait, by an exception that sync() throws. It is no std::exception. A task that catches it with
-// catch (...) throws it again. No task's function is noexcept, because that would end the process.
+// catch (...) throws it again. A function that is noexcept does not compile as a task, because the
+// exception would end the process.
 //
 // Cost. spawn() and sync() of a task that no thief has stolen execute no system call and, while the
 // deque holds two tasks or more, no atomic read-modify-write. When the deque falls below two tasks,
@@ -318,7 +320,8 @@ template <auto F>
 }  // namespace internal
 
 // The functions below may be called only by tasks: in functions that TaskPool::run() has called,
-// directly or not. They belong to the thread that called run().
+// directly or not. They belong to the thread that called run(). In other code spawn() and sync()
+// throw std::logic_error.
 
 // Answers the steal request that a thief has sent to this worker, or opens or blocks the worker's
 // request cell. Two loads if there is nothing to do. call() and sync() do it too; a long
@@ -384,7 +387,9 @@ template <auto F, typename... A>
 // that of the last child first, whichever child ends first. Its destructor finishes the
 // children that were not synced, for example because an exception was thrown, and drops their
 // results. Objects of one task are destroyed in the reverse order of their first spawns: local
-// variables are. Belongs to the task that creates it.
+// variables are. Requires: a task with several objects for one F syncs the children of the object
+// that spawned last first. In another order each gets results of the other, undetected. Belongs to
+// the task that creates it.
 template <auto F>
 class Children {
  public:
@@ -444,6 +449,8 @@ inline constexpr uint32_t kStealHalf = UINT32_MAX;
 struct PoolOptions {
   // Number of cells of the deque that thieves can take. If the deque has more tasks, up to
   // private_cells further ones are in memory of this process, and only this worker runs them.
+  // From 2 to 2^27 (private_cells: from 0), both rounded up to a multiple of 32; together at least
+  // `steal`, or 64 with kStealHalf.
   size_t cells = size_t{1} << 16;  // must be equal in all workers
   size_t private_cells = size_t{1} << 22;
   // Number of tasks that a victim hands over at a time: at most this many, and at most all but one.
@@ -527,10 +534,11 @@ struct CARIAMA_TASKS_EXPORT PoolStatistics {
 class CARIAMA_TASKS_EXPORT TaskPool {
  public:
   // Creates the pool of this process. Collective: every process of the fabric calls it. The calling
-  // thread becomes the worker.
-  // Blocks at most options.timeout. Errors: INVALID_ARGUMENT (names the option),
-  // FAILED_PRECONDITION (this process already has a TaskPool, or options differ), those of Exchange
-  // and of the device.
+  // thread becomes the worker. While it is idle, it runs the calls that arrive for it, if it has a
+  // context (Fabric::init_thread()); otherwise it only polls the devices. Blocks at most
+  // options.timeout. Errors: INVALID_ARGUMENT (names the option), FAILED_PRECONDITION (this process
+  // already has a TaskPool, or options differ), ALREADY_EXISTS (the fixed addresses of the pool's
+  // memory are in use), those of Fabric::bootstrap() and of the device.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TaskPool>> create(
       Fabric& fabric, const PoolOptions& options = {});
   ~TaskPool();
@@ -541,13 +549,15 @@ class CARIAMA_TASKS_EXPORT TaskPool {
   // workers run its descendants. Blocks until all tasks have ended, and returns the result on every
   // rank. While the worker is idle, waits in sync() for a thief, or waits for the answer of a
   // victim, it runs the calls that arrive for its thread. Errors: ABORTED (the first task threw;
-  // the message has the exception's text); FAILED_PRECONDITION (the caller is a task).
+  // the message has the exception's text); FAILED_PRECONDITION (the caller is a task, or this
+  // process passed another F than rank 0; the pool stays usable).
   //
   // After the following errors every further run() returns the same error, and this worker leaves
-  // the run: UNAVAILABLE (a worker has died, or left the run with an error; the message names it);
-  // FAILED_PRECONDITION (a task synced more tasks than it had spawned, or a task's function is in a
-  // library that was loaded after create()); INTERNAL (a worker sent data that this one cannot
-  // decode); those of Exchange and of the device.
+  // the run: DEADLINE_EXCEEDED (a worker came later than PoolOptions::timeout); UNAVAILABLE (a
+  // worker has died, or left the run with an error; the message names it); FAILED_PRECONDITION (a
+  // task synced more tasks than it had spawned, or a task's function is in a library that was
+  // loaded after create()); INTERNAL (a worker sent data that this one cannot decode); those of
+  // Exchange and of the device.
   template <auto F, typename... A,
             typename R = typename pool::internal::Signature<decltype(F)>::Result>
   [[nodiscard]] auto run(A&&... arguments)

@@ -184,7 +184,8 @@ class CARIAMA_TASKS_EXPORT TaskRuntime {
   // Creates the runtime whose workers are the processes of a fabric, which must outlive the
   // runtime. Collective. Requires: the caller is the thread that created the fabric. Options and
   // errors are those of create() with an Exchange. An idle worker runs the calls that have arrived
-  // for its thread. FabricOptions::ack_timeout holds for the connections of the workers, too.
+  // for its thread, if the thread has a context (Fabric::init_thread()); otherwise it only polls
+  // the devices. FabricOptions::ack_timeout holds for the connections of the workers, too.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TaskRuntime>> create(
       Fabric& fabric, const TaskOptions& options);
   // Local. Requires: the last run() has returned on every rank, or has returned an error.
@@ -192,15 +193,17 @@ class CARIAMA_TASKS_EXPORT TaskRuntime {
   TaskRuntime(const TaskRuntime&) = delete;
   TaskRuntime& operator=(const TaskRuntime&) = delete;
 
-  // Collective: runs the `root` of rank 0 as the first task, on rank 0, and ignores those of the
-  // other ranks. All workers run its descendants. Blocks until `root` has ended, and returns its
-  // result on every rank. Requires: `root` is trivially copyable and captures values; every rank
-  // calls run() before TaskOptions::timeout has passed since `root` has ended. Errors: ABORTED
-  // (root threw; the message has the exception's text); FAILED_PRECONDITION (the caller is a task,
-  // or a call that arrived during a run). After the following errors every later run() returns the
-  // same error: those of Exchange, and UNAVAILABLE (a worker has died, and rank 0 could not tell
-  // it that `root` has ended). A worker that notices during the run that another one has died ends
-  // its process with exit code 70 and a message, and runs no destructors.
+  // Collective: runs `root` as the root task, on rank 0, with the captured values of rank 0. All
+  // ranks pass the same function or lambda expression; values captured in other ranks are ignored.
+  // All workers run its descendants. Blocks until `root` has ended, and returns its result on every
+  // rank. Requires: `root` is trivially copyable and captures values; every rank calls run() before
+  // TaskOptions::timeout has passed since `root` has ended. Errors: ABORTED (root threw; the
+  // message has the exception's text); FAILED_PRECONDITION (the caller is a task, or a call that
+  // arrived during a run; or this rank passed another function than rank 0: rank 0 returns its
+  // result, and run() may be called again). After the following errors every later run() returns
+  // the same error: those of Exchange, and UNAVAILABLE (a worker has died, and rank 0 could not
+  // tell it that `root` has ended). A worker that notices during the run that another one has died
+  // ends its process with exit code 70 and a message, and runs no destructors.
   template <typename F, typename T = std::invoke_result_t<F&>>
   [[nodiscard]] auto run(F root)
       -> std::conditional_t<std::is_void_v<T>, absl::Status, absl::StatusOr<T>> {

@@ -146,8 +146,9 @@ struct SimulationResult {
 };
 
 // Runs the program in the calling thread. Blocks until it has finished. Memory: about 10 KiB for
-// each worker. Requires: this process has no TaskRuntime. Errors: INVALID_ARGUMENT (names the
-// option), FAILED_PRECONDITION, RESOURCE_EXHAUSTED.
+// each worker. Requires: this process has no TaskRuntime. Times are SimTime, 64-bit picoseconds: at
+// most 106 days. Errors: INVALID_ARGUMENT (names the option), FAILED_PRECONDITION (this process has
+// a TaskRuntime), RESOURCE_EXHAUSTED (no memory for the workers).
 [[nodiscard]] CARIAMA_TASKS_EXPORT absl::StatusOr<SimulationResult> simulate(
     const SimulatedProgram& program, const SimulationOptions& options);
 

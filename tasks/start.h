@@ -7,9 +7,10 @@
 //
 // Stacks contain addresses of code, constants and thread-local memory, so these addresses must be
 // equal in all workers. Linux randomises them at each program start (ASLR), unless the process
-// disables this. start_workers() therefore executes a process that cariama-run, mpirun or srun has
-// started a second time, without randomisation. TaskRuntime::create() verifies the result.
-// Processes that were forked from one process, as by run_processes(), do not need start_workers().
+// disables this. start_workers() therefore replaces a process that cariama-run, mpirun or srun
+// has started by a second execution of the same program, without randomisation.
+// TaskRuntime::create() verifies the result. Processes that were forked from one process, as by
+// run_processes(), do not need start_workers().
 #ifndef CARIAMA_TASKS_START_H_
 #define CARIAMA_TASKS_START_H_
 
@@ -23,7 +24,8 @@ namespace cariama {
 
 // Call it in the first line of main().
 // - If no launcher started this process, it starts the program's workers, as launch_self() does,
-//   and returns the exit code for main(). options.processes == 0 means usable_workers().
+//   and returns the exit code for main(). options.processes == 0 means usable_workers(),
+//   or what launch_self() chooses if options.place is set.
 // - If a launcher started this process, it makes the addresses equal (execute_unrandomised()) and
 //   returns std::nullopt: this process is a worker. Code before the call runs twice if the program
 //   is executed again.

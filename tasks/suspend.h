@@ -61,8 +61,8 @@ class TaskFuture {
  public:
   // Waits until the value is set, and returns it. Throws the exception if fail() was called
   // instead. The worker runs other tasks meanwhile, and the calling task may continue in another
-  // process. Blocks for ever if neither set() nor fail() is called. Requires: get() was not called
-  // before for this promise.
+  // process. Blocks for ever if neither set() nor fail() is called. Requires: get() is called once
+  // for a promise, over all copies of the future. A second call reads released memory, undetected.
   T get() const {
     if constexpr (std::is_void_v<T>) {
       tasks::join_record(record_, nullptr, 0);
@@ -85,13 +85,16 @@ class TaskFuture {
 template <typename T>
 class TaskPromise {
  public:
+  // Creates a promise, whose record is in this worker's pinned area. Only tasks may call it: in
+  // other code it ends the program with a message. Does not block.
   TaskPromise() : record_(tasks::make_record()) { tasks::require_transferable<T>(); }
 
   [[nodiscard]] TaskFuture<T> future() const { return TaskFuture<T>(record_); }
 
   // Sets the value. Waits for no task, but for one round trip if the promise was created in another
   // worker, and for two if a task waits for the value. That task becomes ready to run in this
-  // worker. Threads: as resume(). Requires: neither set() nor fail() was called before.
+  // worker; with JoinPolicy::kWaitQueue, or if it handles an exception, in the worker in which it
+  // waits. Threads: as resume(). Requires: neither set() nor fail() was called before.
   template <typename U = T>
   requires(!std::is_void_v<U>) void set(const std::type_identity_t<U>& value) const {
     if constexpr (tasks::kTravelsAsBytes<U>) {

@@ -394,8 +394,11 @@ requires std::invocable<F&, Args&...>
   }
 }
 
-// Like spawn(), but the caller is not stolen at this point. Use it in a caller whose frame holds
-// objects that must not leave the process. Until the child has ended, thieves cannot steal its
+// Like spawn(), but thieves cannot steal the caller at this spawn. Use it in a caller whose frame
+// holds objects that must not leave the process. It does not bind the caller at later waits: if the
+// child suspends (await(), yield(), suspend(), TaskFuture::get()), spawn_tied() returns, and join()
+// may continue the caller in another process. Destroy such objects before that join(), or let the
+// child not suspend. Until the child has ended, thieves cannot steal its
 // descendants' continuations either, because thieves take the oldest entry first.
 template <typename F, typename... Args>
 requires std::invocable<F&, Args&...>

@@ -42,10 +42,12 @@
 // looks for public entries again. If it finds one, it disarms its doorbell before it steals. The
 // owner clears a request before it publishes, or when entries are public, and then wakes as many
 // sleepers as there are public entries. So the sleeper is woken, or other thieves are awake that
-// will look at these entries. A thief that takes the last entry, or finds none, leaves a request.
-// An owner that has a request publishes even its only entry if a thief sleeps. So a kRefillRequest
-// may overwrite a kAnyEntryRequest. (A woken thief that steals from another victim does not look:
-// then the sleeper waits until the owner publishes again, or until its sleep ends.)
+// will look at these entries. A thief that finds no entry leaves a request. A thief that takes the
+// last entry leaves one if it has read kNoRequest. (If the owner clears a request after that, it
+// wakes a sleeper for the entry.) An owner that has a request publishes even
+// its only entry if a thief sleeps. So a kRefillRequest may overwrite a kAnyEntryRequest. (A woken
+// thief that steals from another victim does not look: then the sleeper waits until the owner
+// publishes again, or until its sleep ends.)
 //
 // tests/tasks/split_deque_interleavings_test.cc and tests/tasks/steal_request_interleavings_test.cc
 // run this code in every interleaving of small instances.
@@ -73,7 +75,8 @@ inline constexpr size_t kPublicSlots = 8;
 
 // Values of the steal request word.
 inline constexpr uint64_t kNoRequest = 0;
-// The public part is empty: the owner publishes if it has at least two private entries.
+// The public part is empty: the owner publishes if it has two private entries, or one while a thief
+// sleeps.
 inline constexpr uint64_t kRefillRequest = 1;
 // A thief found the public part empty: the owner publishes even if it has only one private entry.
 inline constexpr uint64_t kAnyEntryRequest = 2;
