@@ -7,7 +7,9 @@
 //
 // peer == rank() is allowed and accesses the own memory. If peers change a word by atomics, its
 // owner must change it only in this way, because the atomics of a network card and those of a CPU
-// need not be atomic to each other.
+// need not be atomic to each other. A compare-and-swap that fails is a change, too: the device may
+// write the old value back, and thereby undo a store that a CPU or a WRITE has made meanwhile.
+// Linux's soft-RoCE does so before kernel 6.3 (rxe_resp.c, atomic_reply()).
 //
 // An error (the peer has failed, or the memory is not registered) ends the job. The Status names
 // the peer. Thread-compatible.

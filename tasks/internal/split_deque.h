@@ -12,7 +12,7 @@
 //
 // Public part: a state word {version, first, count} and eight slots.
 //   publish    owner, requires count == 0: clears the steal request, writes slots 0..n-1, then
-//              stores {version + 1, 0, n}
+//              compare-and-swap {v, f, 0} → {v + 1, 0, n}
 //   take back  owner, takes the newest: compare-and-swap {v, f, c} → {v + 1, f, c - 1}
 //   steal      thief, takes the oldest: reads the state, then slot f; compare-and-swap {v, f, c} →
 //              {v, f + 1, c - 1}; reads the frames of the task; adds 1 to `copied`
@@ -163,9 +163,11 @@ class PublicPartOwner {
       memory_.store(public_part_.slots[i][2], e.report);
       memory_.store(public_part_.slots[i][3], e.record);
     }
-    // A store suffices: while count is 0, no thief changes the state. Release: a thief that reads
+    // It succeeds: while count is 0, no thief changes the state. A store does not suffice, because a
+    // thief's compare-and-swap that fails may undo it (RemoteAccess). Release: a thief that reads
     // this state also reads the slots.
-    memory_.store(public_part_.state, PublicState{old.version + 1, 0, count}.encode());
+    static_cast<void>(memory_.compare_swap(public_part_.state, old.encode(),
+                                           PublicState{old.version + 1, 0, count}.encode()));
   }
 
   // Takes the newest public entry back. Returns false if thieves have taken all public entries.

@@ -81,7 +81,11 @@ class TheScheduler : public Scheduler<Derived, Worker> {
         access_.read(victim, address_of(&queue.lock), words_.queue_copy, sizeof words_.queue_copy));
     if (words_.queue_copy[0] != 0 || words_.queue_copy[1] >= words_.queue_copy[2]) return false;
     timer.mark(1);
+    const auto release = [&] {
+      must(access_.post_add(victim, address_of(&queue.lock), kMinusOne));
+    };
     if (must(access_.fetch_add(victim, address_of(&queue.lock), 1)) != 0) {
+      release();
       ++statistics_.steal_lost;
       return false;
     }
@@ -91,17 +95,16 @@ class TheScheduler : public Scheduler<Derived, Worker> {
         ReadPiece{address_of(entries_ + base - 1), words_.entries, sizeof words_.entries},
         ReadPiece{address_of(reports_ + base - 1), words_.reports, sizeof words_.reports}};
     must(access_.read(victim, pieces));
-    constexpr uint64_t kFree = 0;
     if (base + 1 > words_.queue_copy[0] || (words_.entries[1] & kForkTied) != 0) {
       must(access_.write(victim, address_of(&queue.base), &base, sizeof base));
-      must(access_.write(victim, address_of(&queue.lock), &kFree, sizeof kFree));
+      release();
       ++statistics_.steal_lost;
       return false;
     }
     const PublicEntry entry{sp_of(words_.entries[1]), sp_of(words_.entries[0]), words_.reports[0],
                             words_.reports[1]};
     this->take_frames(victim, entry.sp, entry, timer);
-    must(access_.write(victim, address_of(&queue.lock), &kFree, sizeof kFree));
+    release();
     const uint64_t trips = access_.round_trips() - trips_before;
     this->count_steal(entry.top - entry.sp, trips);
     timer.sample(entry.top - entry.sp, trips);
@@ -111,6 +114,10 @@ class TheScheduler : public Scheduler<Derived, Worker> {
 
  private:
   struct FencedMemory : Base::OwnMemory {
+    // Does not block.
+    void add(std::atomic<uint64_t>& word, uint64_t addend) const {
+      must(this->access.post_add(this->access.rank(), address_of(&word), addend));
+    }
     // On x86-64 a read-modify-write of a private word is a full fence. clang compiles
     // std::atomic_thread_fence to an mfence, which is several times as slow.
     void fence() const { fence_word.fetch_add(1, std::memory_order_seq_cst); }

@@ -184,41 +184,34 @@ void PoolWorker::set_tail(Cell* tail) {
 
 // ---- Victim -------------------------------------------------------------------------------------
 
-// Changes the own request cell from kOpen to kBlocked. Returns its previous value.
-uint64_t PoolWorker::block_own_request() {
-  ++statistics_.blockings;
-  if (mapped_.empty()) {
-    return value_or_break(
-        access_.compare_swap(rank(), reinterpret_cast<uint64_t>(&area_.request), kOpen, kBlocked));
+uint64_t PoolWorker::OwnMemory::compare_swap(std::atomic<uint64_t>& word, uint64_t expected,
+                                             uint64_t desired) const {
+  ++worker.statistics_.blockings;
+  if (worker.mapped_.empty()) {
+    return worker.value_or_break(worker.access_.compare_swap(
+        worker.rank(), reinterpret_cast<uint64_t>(&word), expected, desired));
   }
-  uint64_t expected = kOpen;
-  area_.request.compare_exchange_strong(expected, kBlocked, std::memory_order_acq_rel);
+  word.compare_exchange_strong(expected, desired, std::memory_order_acq_rel);
   return expected;
 }
 
 void PoolWorker::serve() {
   if (access_.size() == 1) return;
-  uint64_t request = area_.request.load(std::memory_order_acquire);
-  if (deque.head < deque.publish_from) {
-    if (request == kBlocked) return;
-    if (request == kOpen) request = block_own_request();
-    if (request == kOpen) return;
-    const int thief = thief_of(request);
-    area_.request.store(kBlocked, std::memory_order_release);
-    return answer(request, thief, 0);
+  const bool has_tasks = deque.head >= deque.publish_from;
+  const uint64_t ticket = has_tasks ? request_cell_.open() : request_cell_.close();
+  if (ticket == kNoTicket) return;
+  const int thief = thief_of(ticket);
+  uint64_t count = 0;
+  if (has_tasks) {
+    count = how_many();
+    statistics_.deepest_deque = std::max<uint64_t>(statistics_.deepest_deque,
+                                                   static_cast<uint64_t>(deque.head - deque.tail));
+    for (uint64_t i = 0; i < count; ++i) pack(area_.outgoing.parcels[i], deque.tail[i], thief);
+    statistics_.handed_over += count;
+    set_tail(deque.tail + count);
   }
-  if (request == kOpen) return;
-  if (request == kBlocked) return area_.request.store(kOpen, std::memory_order_release);
-  const int thief = thief_of(request);
-  const uint64_t count = how_many();
-  statistics_.deepest_deque =
-      std::max<uint64_t>(statistics_.deepest_deque, static_cast<uint64_t>(deque.head - deque.tail));
-  for (uint64_t i = 0; i < count; ++i) pack(area_.outgoing.parcels[i], deque.tail[i], thief);
-  statistics_.handed_over += count;
-  set_tail(deque.tail + count);
-  area_.request.store(deque.head < deque.publish_from ? kBlocked : kOpen,
-                      std::memory_order_release);
-  answer(request, thief, count);
+  request_cell_.take(ticket, deque.head < deque.publish_from ? kBlocked : kOpen);
+  answer(ticket, thief, count);
 }
 
 // Returns the rank that a request names. It indexes arrays, so a rank that cannot be ends the run.

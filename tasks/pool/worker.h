@@ -13,11 +13,6 @@
 // before the state of the cell. On mapped memory the second store is a release; on a connection,
 // operations become visible in the order of posting (RemoteAccess). The reader's load is an
 // acquire.
-//
-// The owner changes its request cell by plain stores while it holds kBlocked or a ticket: peers
-// change it only from kOpen, so all their compare-and-swaps fail, and a failed compare-and-swap
-// writes nothing. From kOpen the owner changes it by a compare-and-swap too, which a device
-// executes if it executes those of the peers.
 #ifndef CARIAMA_TASKS_POOL_WORKER_H_
 #define CARIAMA_TASKS_POOL_WORKER_H_
 
@@ -39,6 +34,7 @@
 #include "tasks/internal/victims.h"
 #include "tasks/pool.h"
 #include "tasks/pool/cells.h"
+#include "tasks/pool/request_cell.h"
 
 namespace cariama::tasks {
 
@@ -160,7 +156,17 @@ class PoolWorker {
   void run_calls_and_check_peers(uint64_t round);
 
   // As victim.
-  [[nodiscard]] uint64_t block_own_request();
+  // The memory of RequestCellOwner.
+  struct OwnMemory {
+    PoolWorker& worker;
+    uint64_t load(const std::atomic<uint64_t>& word) const {
+      return word.load(std::memory_order_acquire);
+    }
+    void store(std::atomic<uint64_t>& word, uint64_t value) const {
+      word.store(value, std::memory_order_release);
+    }
+    uint64_t compare_swap(std::atomic<uint64_t>& word, uint64_t expected, uint64_t desired) const;
+  };
   [[nodiscard]] int thief_of(uint64_t request);
   void answer(uint64_t ticket, int thief, uint64_t count);
   [[nodiscard]] uint64_t how_many() const;
@@ -193,6 +199,8 @@ class PoolWorker {
   PoolUnits& units_;
   PoolArea& area_;
   Cell* const cells_;
+  OwnMemory memory_{*this};
+  RequestCellOwner<OwnMemory> request_cell_{memory_, area_.request};
   std::vector<std::byte*> mapped_;  // the memory of each worker, if loads and stores reach all
   Victims victims_;
   std::vector<uint8_t> level_of_;  // distance of each rank

@@ -7,6 +7,9 @@
 // results of its earlier accesses. Accesses are sequentially consistent. The one reordering that
 // the algorithm prevents by a fence is modelled as a mistake (kNoFence).
 //
+// A device executes the atomic operations on `lock`: it reads the word, and later writes it, also
+// if a comparison has failed. It executes one of them at a time.
+//
 // The frames of a task are one word that contains the number of the task. The owner overwrites them
 // when it has taken the task back, and when it installs another task.
 #include "tasks/paper/the_deque.h"
@@ -38,12 +41,14 @@ enum class Mistake {
   kOldTop,       // the thief uses the top that it read before it acquired the lock
   kBaseNotBack,  // a thief that finds no entry does not restore base
   kFreedEarly,   // the thief frees the lock before it has read the frames
+  kFreedByZero,  // the thief frees the lock by writing 0, as in the paper
 };
 
 struct Words {
   uint64_t lock = 0;
   uint64_t base = 1;
   uint64_t top = 1;
+  bool device_is_busy = false;
   std::array<uint64_t, kPositions> entries{};
   std::array<uint64_t, kPositions> frames{};
   friend auto operator<=>(const Words&, const Words&) = default;
@@ -51,6 +56,7 @@ struct Words {
 
 struct Abandoned {};
 struct Waits {};
+struct DeviceIsBusy {};
 
 struct Actor {
   size_t action = 0;
@@ -69,6 +75,23 @@ class Steps {
     done_ = true;
     actor_.seen.push_back(access(words_));
     return actor_.seen[next_++];
+  }
+  // An atomic operation of the device on `lock`. next(old) is the new value. Returns the old one.
+  template <typename Next>
+  uint64_t atomic(const Next& next) {
+    const uint64_t old = step([&](Words& words) {
+      if (words.device_is_busy) throw DeviceIsBusy();
+      words.device_is_busy = true;
+      return words.lock;
+    });
+    step([&](Words& words) {
+      words.device_is_busy = false;
+      return words.lock = next(old);
+    });
+    return old;
+  }
+  uint64_t add_to_lock(uint64_t addend) {
+    return atomic([=](uint64_t old) { return old + addend; });
   }
 
  private:
@@ -98,14 +121,13 @@ class ModelMemory {
       steps_.step([&](Words& words) { return find(words, word) = value; });
     }
   }
-  uint64_t compare_swap(std::atomic<uint64_t>& word, uint64_t expected, uint64_t desired) {
+  uint64_t compare_swap(std::atomic<uint64_t>& /*lock*/, uint64_t expected, uint64_t desired) {
     drain();
-    return steps_.step([&](Words& words) {
-      uint64_t& there = find(words, word);
-      const uint64_t old = there;
-      if (old == expected) there = desired;
-      return old;
-    });
+    return steps_.atomic([=](uint64_t old) { return old == expected ? desired : old; });
+  }
+  void add(std::atomic<uint64_t>& /*lock*/, uint64_t addend) {
+    drain();
+    steps_.add_to_lock(addend);
   }
   void fence() {}
   void drain() {
@@ -154,7 +176,7 @@ class System {
            (index == 0 ? instance_->owner.size() : instance_->thief_attempts);
   }
 
-  // Makes one step of actor `index`. Returns false, and changes nothing, if it waits.
+  // Makes one step of actor `index`. Returns false, and changes nothing, if the device is busy.
   [[nodiscard]] bool step(size_t index) {
     Actor& actor = actors[index];
     Steps steps(words, actor);
@@ -167,9 +189,12 @@ class System {
       actor.seen.clear();
       ++actor.action;
     } catch (const Abandoned&) {
-    } catch (const Waits&) {
-      actor.seen.pop_back();  // forget the failed compare-and-swap of the lock
+    } catch (const DeviceIsBusy&) {
       return false;
+    } catch (const Waits&) {
+      // The owner repeats the two steps of the failed compare-and-swap of the lock.
+      actor.seen.resize(actor.seen.size() - 2);
+      if (words.lock != 0 && ended(1) && ended(2)) violation = "the lock is held for ever";
     }
     return true;
   }
@@ -215,13 +240,22 @@ class System {
   }
 
   void thief_action(Steps& steps) {
-    const auto free = [&] { steps.step([](Words& words) { return words.lock = 0; }); };
+    const auto free = [&] {
+      if (mistake_ == Mistake::kFreedByZero) {
+        steps.step([](Words& words) { return words.lock = 0; });
+      } else {
+        steps.add_to_lock(kMinusOne);
+      }
+    };
     const uint64_t lock = steps.step([](Words& words) { return words.lock; });
     const uint64_t old_base = steps.step([](Words& words) { return words.base; });
     const uint64_t old_top = steps.step([](Words& words) { return words.top; });
     if (lock != 0 || old_base >= old_top) return;
-    const uint64_t holder = steps.step([](Words& words) { return words.lock++; });
-    if (holder != 0 && mistake_ != Mistake::kNoLock) return;
+    const uint64_t holder = steps.add_to_lock(1);
+    if (holder != 0 && mistake_ != Mistake::kNoLock) {
+      if (mistake_ != Mistake::kFreedByZero) free();
+      return;
+    }
     const uint64_t base = steps.step([](Words& words) { return words.base++; });
     uint64_t newest = old_top;
     if (mistake_ != Mistake::kOldTop) newest = steps.step([](Words& words) { return words.top; });
@@ -327,6 +361,7 @@ TEST(TheDequeInterleavings, MistakesAreFound) {
   EXPECT_NE(find(Mistake::kOldTop), "");
   EXPECT_NE(find(Mistake::kBaseNotBack), "");
   EXPECT_NE(find(Mistake::kFreedEarly), "");
+  EXPECT_NE(find(Mistake::kFreedByZero), "");
 }
 
 }  // namespace
