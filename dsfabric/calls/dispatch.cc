@@ -1,5 +1,6 @@
 #include "dsfabric/calls/dispatch.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 #include <utility>
@@ -9,6 +10,14 @@
 #include "dtutils/trace.h"
 
 namespace cariama::internal {
+
+namespace {
+
+// The most calls that a consumer runs before it looks for calls of the other kind (messages, or
+// those of the CallSource); a helper thread, for calls to another worker.
+constexpr size_t kTurn = 256;
+
+}  // namespace
 
 constinit thread_local RunningCall this_running_call;
 
@@ -112,6 +121,17 @@ size_t Dispatch::process_calls(uint32_t index, size_t most) {
   return count;
 }
 
+// Runs at most `most` calls that arrived as messages.
+size_t Dispatch::run_messages(Inbox& inbox, size_t most) {
+  size_t count = 0;
+  for (; count < most; ++count) {
+    InboxNode* const node = inbox.pop();
+    if (node == nullptr) break;
+    run(static_cast<ArrivedMessage*>(node));
+  }
+  return count;
+}
+
 size_t Dispatch::consume(uint32_t index, size_t most, bool marks) {
   Worker& worker = workers_.at(index);
   Inbox& inbox = worker.inbox;
@@ -123,12 +143,17 @@ size_t Dispatch::consume(uint32_t index, size_t most, bool marks) {
   size_t count = 0;
   {
     const ConsumingScope consuming({&workers_, index});
-    if (source != nullptr) count = source->run(most);
-    while (count < most) {
-      InboxNode* const node = inbox.pop();
-      if (node == nullptr) break;
-      run(static_cast<ArrivedMessage*>(node));
-      ++count;
+    // In turns: neither of the two waits while the other one always has calls.
+    for (bool more = true; more && count < most;) {
+      const size_t turn = std::min(most - count, kTurn);
+      size_t ran = 0;
+      if (source == nullptr || worker.inbox_is_first) ran = run_messages(inbox, turn);
+      if (source != nullptr && ran < turn) ran += source->run(turn - ran);
+      if (source != nullptr && !worker.inbox_is_first && ran < turn)
+        ran += run_messages(inbox, turn - ran);
+      worker.inbox_is_first = !worker.inbox_is_first;
+      more = ran == turn;
+      count += ran;
     }
   }
   inbox.done();
@@ -157,7 +182,7 @@ void Dispatch::help(CallConsumer role) {
           size_t count = 0;
           for (uint32_t i = 0; i < workers_.count(); ++i) {
             if (workers_.at(i).consumer.load(std::memory_order_acquire) == role) {
-              count += consume(i, SIZE_MAX, /*marks=*/true);
+              count += consume(i, kTurn, /*marks=*/true);
             }
           }
           return count != 0 || job_.lifecycle().is_stopping();

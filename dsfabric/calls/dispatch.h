@@ -88,6 +88,7 @@ class Dispatch {
   // As process_calls(), for a thread that runs the calls as their consumer. `marks`: the thread is
   // a helper thread (Worker::try_consume_or_mark).
   size_t consume(uint32_t index, size_t most, bool marks);
+  size_t run_messages(Inbox& inbox, size_t most);
   void run(ArrivedMessage* message);
   // Called when the message has been run or dropped, and every call that it caused has been sent.
   void end(ArrivedMessage* message);

@@ -62,10 +62,10 @@ bool Dispatch::wait(const std::function<bool()>& condition, Deadline deadline) {
   const uint32_t index = workers_.this_worker();
   WaitSleeper sleeper(*this, index);
   const auto look = [&] {
-    const size_t run = index == kNoThread ? 0 : process_own_calls(index, kWaitBatch);
+    if (index != kNoThread) process_own_calls(index, kWaitBatch);
     if (condition()) return true;
     // Once this thread has slept, the service threads receive for it.
-    if (run != 0 || sleeper.has_slept()) return false;
+    if (sleeper.has_slept()) return false;
     replies_.start_polling();
     if (replies_.take_results(this_poller()) != 0 && condition()) return true;
     if (ports_.receive() != 0 && index != kNoThread) process_own_calls(index, kWaitBatch);

@@ -58,6 +58,8 @@ struct Worker {
   std::atomic<int> node{kAbsent};
   std::atomic<bool> taken{false};
   std::atomic<CallSource*> source{nullptr};  // set once there is a registry
+  // The next turn begins with the inbox, not with the source. Of the consumer of the inbox.
+  bool inbox_is_first = false;
 };
 
 // A worker of a fabric, by its index.

@@ -97,13 +97,14 @@ ThreadContext* Fabric::this_thread() const { return core_->workers().this_contex
 
 size_t Fabric::process_calls(size_t most) {
   const uint32_t index = core_->workers().this_worker();
-  const auto run = [&] {
-    return index == kNoThread ? 0 : core_->dispatch().process_calls(index, most);
+  const auto run = [&](size_t limit) {
+    return index == kNoThread ? 0 : core_->dispatch().process_calls(index, limit);
   };
-  if (const size_t count = run(); count != 0) return count;
-  const size_t came =
-      options().service_threads == 0 ? core_->dispatch().progress() : core_->ports().receive();
-  return came == 0 ? 0 : run();
+  const size_t count = run(most);
+  const bool polls_alone = options().service_threads == 0;
+  if (count != 0 && !polls_alone) return count;
+  const size_t came = polls_alone ? core_->dispatch().progress() : core_->ports().receive();
+  return came == 0 || count == most ? count : count + run(most - count);
 }
 size_t Fabric::progress() { return core_->dispatch().progress(); }
 bool Fabric::wait(const std::function<bool()>& condition, Deadline deadline) {
