@@ -157,9 +157,9 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
 
   // Runs at most `most` calls that have arrived for the calling worker thread, whatever its
   // CallConsumer is. If there are none, or if there are no service threads, polls the devices once
-  // for new calls. Does not wait, but while calls arrive faster than they run, it returns only after
-  // `most` calls. Returns the number of calls that ran. A thread that is no worker only polls, and
-  // gets 0; so does a thread that is inside a call.
+  // for new calls. Does not wait. But while calls arrive faster than they run, it returns only
+  // after `most` calls. Returns the number of calls that ran. A thread that is no worker only
+  // polls, and gets 0; so does a thread that is inside a call.
   size_t process_calls(size_t most = SIZE_MAX);
   // Does the work of the service threads once: receives messages, sends deferred calls, detects
   // failed peers. Call it only if there are no service threads, from a thread that neither
