@@ -14,7 +14,7 @@ namespace cariama::internal {
 namespace {
 
 // The most calls that a consumer runs before it looks for calls of the other kind (messages, or
-// those of the CallSource); a helper thread, for calls to another worker.
+// those of the CallSource), or a thread that runs the calls of several workers at the next one.
 constexpr size_t kTurn = 256;
 
 }  // namespace
@@ -163,7 +163,7 @@ size_t Dispatch::consume(uint32_t index, size_t most, bool marks) {
 
 void Dispatch::process_calls_of_absent_workers() {
   for (uint32_t i = 0; i < workers_.count(); ++i) {
-    if (!workers_.at(i).taken.load(std::memory_order_acquire)) process_calls(i, SIZE_MAX);
+    if (!workers_.at(i).taken.load(std::memory_order_acquire)) process_calls(i, kTurn);
   }
 }
 
