@@ -28,6 +28,12 @@ absl::Status invalid(const std::string& what) {
   return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation, what);
 }
 
+absl::Status check_key(std::string_view key) {
+  if (key.size() <= Exchange::kMaxKey) return absl::OkStatus();
+  return invalid(
+      absl::StrCat("get of a key of ", key.size(), " bytes: at most ", Exchange::kMaxKey));
+}
+
 absl::Status store_gone(const std::string& operation) {
   return make_error(absl::StatusCode::kUnavailable, ErrorScope::kProcess,
                     absl::StrCat(operation, ": the process that serves the exchange is gone"));
@@ -189,9 +195,7 @@ absl::StatusOr<std::string> ExchangeClient::get(int rank, std::string_view key, 
   if (rank < 0 || rank >= size()) {
     return invalid(absl::StrCat("get from rank ", rank, ": there are ranks 0 to ", size() - 1));
   }
-  if (key.size() > kMaxKey) {
-    return invalid(absl::StrCat("get of a key of ", key.size(), " bytes: at most ", kMaxKey));
-  }
+  if (absl::Status fits = check_key(key); !fits.ok()) return fits;
   const std::lock_guard lock(receive_mutex_);
   ExchangeMessage message;
   message.type = ExchangeType::kGet;
@@ -204,6 +208,41 @@ absl::StatusOr<std::string> ExchangeClient::get(int rank, std::string_view key, 
   if (!answer.ok()) return answer.status();
   if (answer->type == ExchangeType::kValue) return std::move(answer->value);
   return answer_to_status(*answer, operation);
+}
+
+absl::StatusOr<std::vector<std::string>> ExchangeClient::get_all(std::string_view key,
+                                                                 Deadline deadline) {
+  if (absl::Status fits = check_key(key); !fits.ok()) return fits;
+  const std::lock_guard lock(receive_mutex_);
+  ExchangeMessage message;
+  message.type = ExchangeType::kGetAll;
+  message.request = ++last_request_;
+  message.key = key;
+  std::vector<std::optional<std::string>> values(labels_.size());
+  size_t missing = values.size();
+  size_t first = 0;  // that is missing
+  const auto operation = [&] {
+    while (values[first].has_value()) ++first;
+    return absl::StrCat("get of '", message.key, "' from ", labels_[first],
+                        missing == 1 ? "" : absl::StrCat(" and ", missing - 1, " others"));
+  };
+  if (absl::Status status = send(message, deadline, operation()); !status.ok()) return status;
+  while (missing != 0) {
+    absl::StatusOr<ExchangeMessage> answer = receive(message.request, deadline, operation());
+    if (!answer.ok()) return answer.status();
+    if (answer->type != ExchangeType::kValue) return answer_to_status(*answer, operation());
+    if (answer->rank >= values.size() || values[answer->rank].has_value()) {
+      return breaks(make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
+                               absl::StrCat(operation(), ": a value of rank ", answer->rank,
+                                            " came twice, or there is no such rank")));
+    }
+    values[answer->rank] = std::move(answer->value);
+    --missing;
+  }
+  std::vector<std::string> all;
+  all.reserve(values.size());
+  for (std::optional<std::string>& value : values) all.push_back(*std::move(value));
+  return all;
 }
 
 absl::Status ExchangeClient::fence(Deadline deadline) {

@@ -24,7 +24,7 @@ struct ExchangeMessage;
 }
 
 // Thread-compatible as Exchange, except put(), watch_ends() and store_is_gone(): any thread may
-// call them, also while another thread waits in get() or fence().
+// call them, also while another thread waits in get(), get_all() or fence().
 class CARIAMA_DTUTILS_EXPORT ExchangeClient final : public Exchange {
  public:
   // Takes ownership of `socket` (a connected stream); the destructor closes it. labels[i] names
@@ -40,6 +40,9 @@ class CARIAMA_DTUTILS_EXPORT ExchangeClient final : public Exchange {
   [[nodiscard]] absl::Status put(std::string_view key, std::string_view value) override;
   [[nodiscard]] absl::StatusOr<std::string> get(int rank, std::string_view key,
                                                 Deadline deadline) override;
+  // Sends one request; the store answers it with a message for each rank.
+  [[nodiscard]] absl::StatusOr<std::vector<std::string>> get_all(std::string_view key,
+                                                                 Deadline deadline) override;
   [[nodiscard]] absl::Status fence(Deadline deadline) override;
   absl::Status watch_ends(bool watch) override;
   // See Exchange::take_ended(). After the store has closed the connection, store_is_gone() returns

@@ -57,6 +57,11 @@ class CARIAMA_DTUTILS_EXPORT Exchange {
   [[nodiscard]] virtual absl::StatusOr<std::string> get(int rank, std::string_view key,
                                                         Deadline deadline) = 0;
 
+  // Returns the values that all ranks have put under `key`, by rank, as size() calls of get() would
+  // do. A store may need fewer messages for it. Errors: those of get().
+  [[nodiscard]] virtual absl::StatusOr<std::vector<std::string>> get_all(std::string_view key,
+                                                                         Deadline deadline);
+
   // Blocks until every rank has called fence(). Afterwards get() does not wait for values that a
   // rank put before its call. After DEADLINE_EXCEEDED this rank counts as having arrived: a further
   // call continues the same fence. Other errors: UNAVAILABLE (a rank ended, or the store is gone).

@@ -144,12 +144,12 @@ absl::Status FabricJob::meet_others(Deadline deadline) {
   if (absl::Status put = bootstrap_->put("fabric", bytes); !put.ok()) return put;
 
   std::unordered_map<std::string, uint32_t> hosts;  // the numbers of the hosts, by identity
+  const auto introductions = bootstrap_->get_all("fabric", deadline);
+  if (!introductions.ok()) return introductions.status();
   for (uint32_t rank = 0; rank < size_; ++rank) {
-    auto theirs = bootstrap_->get(static_cast<int>(rank), "fabric", deadline);
-    if (!theirs.ok()) return theirs.status();
     Introduction other;
     try {
-      other = Introduction::load(*theirs);
+      other = Introduction::load((*introductions)[rank]);
     } catch (const std::exception& error) {
       return exception_error(error, "decoding the set-up data of rank " + std::to_string(rank),
                              make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,

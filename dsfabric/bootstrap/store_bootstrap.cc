@@ -33,6 +33,12 @@ absl::StatusOr<std::string> StoreBootstrap::get(int rank, std::string_view key, 
   return client_->get(rank, key, deadline);
 }
 
+absl::StatusOr<std::vector<std::string>> StoreBootstrap::get_all(std::string_view key,
+                                                                 Deadline deadline) {
+  if (client_ == nullptr) return left();
+  return client_->get_all(key, deadline);
+}
+
 absl::Status StoreBootstrap::fence(Deadline deadline) {
   return client_ == nullptr ? left() : client_->fence(deadline);
 }

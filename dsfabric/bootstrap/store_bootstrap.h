@@ -28,6 +28,8 @@ class StoreBootstrap : public Bootstrap {
   [[nodiscard]] absl::Status put(std::string_view key, std::string_view value) final;
   [[nodiscard]] absl::StatusOr<std::string> get(int rank, std::string_view key,
                                                 Deadline deadline) final;
+  [[nodiscard]] absl::StatusOr<std::vector<std::string>> get_all(std::string_view key,
+                                                                 Deadline deadline) final;
   [[nodiscard]] absl::Status fence(Deadline deadline) final;
   absl::Status watch_ends(bool watch) final;
   [[nodiscard]] std::vector<Ended> take_ended() override;

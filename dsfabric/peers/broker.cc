@@ -78,11 +78,12 @@ class SocketBroker final : public Broker {
     BrokerAddress own;
     if (absl::Status listening = listen(bootstrap, own); !listening.ok()) return listening;
     if (absl::Status put = bootstrap.put(kAddressKey, encode(own)); !put.ok()) return put;
+    const absl::StatusOr<std::vector<std::string>> texts = bootstrap.get_all(kAddressKey, deadline);
+    if (!texts.ok()) return texts.status();
     for (int rank = 0; rank < size_; ++rank) {
       labels_.push_back(bootstrap.label(rank));
-      absl::StatusOr<std::string> text = bootstrap.get(rank, kAddressKey, deadline);
-      if (!text.ok()) return text.status();
-      absl::StatusOr<BrokerAddress> theirs = decode_broker_address(*text);
+      absl::StatusOr<BrokerAddress> theirs =
+          decode_broker_address((*texts)[static_cast<size_t>(rank)]);
       if (!theirs.ok()) return theirs.status();
       const bool near = theirs->network == own.network;
       if (!near && !theirs->remote) {

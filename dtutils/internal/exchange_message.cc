@@ -58,7 +58,7 @@ absl::StatusOr<std::optional<ExchangeMessage>> ExchangeDecoder::next() {
   if (magic != kMagic) return malformed(absl::StrCat("it starts with ", absl::Hex(magic)));
   const auto type = integer_at<uint8_t>(bytes, 4);
   if (type < static_cast<uint8_t>(ExchangeType::kPut) ||
-      type > static_cast<uint8_t>(ExchangeType::kEnded)) {
+      type > static_cast<uint8_t>(ExchangeType::kGetAll)) {
     return malformed(absl::StrCat("there is no type ", type));
   }
   if (bytes[5] != 0 || bytes[6] != 0 || bytes[7] != 0) return malformed("padding is not zero");

@@ -23,12 +23,13 @@ namespace cariama::internal {
 
 enum class ExchangeType : uint8_t {
   // To the store:
-  kPut = 1,    // key, value
-  kGet = 2,    // request, rank, key
-  kFence = 3,  // request
-  kWatch = 7,  // code: 1 report the ends of other ranks from now on, 0 stop
+  kPut = 1,     // key, value
+  kGet = 2,     // request, rank, key
+  kFence = 3,   // request
+  kWatch = 7,   // code: 1 report the ends of other ranks from now on, 0 stop
+  kGetAll = 9,  // request, key; the answers are a kValue for each rank, or a kError
   // From the store:
-  kValue = 4,      // request, value
+  kValue = 4,      // request, rank (which has put it), value
   kFenceDone = 5,  // request
   kError = 6,      // request, code (an absl::StatusCode), value (text)
   kEnded = 8,      // rank, value (the text for "LABEL ...")
@@ -36,7 +37,7 @@ enum class ExchangeType : uint8_t {
 
 struct ExchangeMessage {
   ExchangeType type = ExchangeType::kPut;
-  uint64_t request = 0;  // identifies a kGet or kFence in its answer
+  uint64_t request = 0;  // identifies a kGet, kGetAll or kFence in its answer
   uint32_t rank = 0;
   uint32_t code = 0;
   std::string key;

@@ -13,6 +13,16 @@ ExchangeStore::ExchangeStore(std::vector<std::string> labels) {
   for (size_t i = 0; i < labels.size(); ++i) ranks_[i].label = std::move(labels[i]);
 }
 
+ExchangeStore::Reply ExchangeStore::value_reply(int to, uint64_t request, int owner,
+                                                const std::string& value) {
+  ExchangeMessage message;
+  message.type = ExchangeType::kValue;
+  message.request = request;
+  message.rank = static_cast<uint32_t>(owner);
+  message.value = value;
+  return {to, std::move(message)};
+}
+
 ExchangeStore::Reply ExchangeStore::error_reply(int to, uint64_t request, const Rank& culprit) {
   ExchangeMessage message;
   message.type = ExchangeType::kError;
@@ -34,15 +44,16 @@ absl::Status ExchangeStore::handle(int rank, ExchangeMessage message, std::vecto
   Rank& sender = ranks_[rank];
   switch (message.type) {
     case ExchangeType::kPut: {
-      for (int other = 0; other < static_cast<int>(ranks_.size()); ++other) {
-        std::optional<Waiter>& get = ranks_[other].get;
-        if (!get || get->rank != rank || get->key != message.key) continue;
-        ExchangeMessage answer;
-        answer.type = ExchangeType::kValue;
-        answer.request = get->request;
-        answer.value = message.value;
-        replies.push_back({other, std::move(answer)});
-        get.reset();
+      // A waiter waits only for values that do not exist.
+      if (value(rank, message.key) == nullptr) {
+        for (int other = 0; other < static_cast<int>(ranks_.size()); ++other) {
+          std::optional<Waiter>& get = ranks_[other].get;
+          if (!get || (get->rank != rank && get->rank != kAllRanks) || get->key != message.key) {
+            continue;
+          }
+          replies.push_back(value_reply(other, get->request, rank, message.value));
+          if (--get->missing == 0) get.reset();
+        }
       }
       values_[{rank, std::move(message.key)}] = std::move(message.value);
       return absl::OkStatus();
@@ -50,22 +61,14 @@ absl::Status ExchangeStore::handle(int rank, ExchangeMessage message, std::vecto
 
     case ExchangeType::kGet: {
       if (message.rank >= ranks_.size()) break;
-      const int owner = static_cast<int>(message.rank);
-      sender.get.reset();  // a get whose deadline expired at the client
-      const auto found = values_.find({owner, message.key});
-      if (found != values_.end()) {
-        ExchangeMessage answer;
-        answer.type = ExchangeType::kValue;
-        answer.request = message.request;
-        answer.value = found->second;
-        replies.push_back({rank, std::move(answer)});
-      } else if (ranks_[owner].ended) {
-        replies.push_back(error_reply(rank, message.request, ranks_[owner]));
-      } else {
-        sender.get = Waiter{message.request, owner, std::move(message.key)};
-      }
+      get(rank, {message.request, static_cast<int>(message.rank), std::move(message.key), 0},
+          replies);
       return absl::OkStatus();
     }
+
+    case ExchangeType::kGetAll:
+      get(rank, {message.request, kAllRanks, std::move(message.key), 0}, replies);
+      return absl::OkStatus();
 
     case ExchangeType::kFence:
       if (sender.fence) break;
@@ -90,6 +93,24 @@ absl::Status ExchangeStore::handle(int rank, ExchangeMessage message, std::vecto
                    static_cast<int>(message.type)));
 }
 
+void ExchangeStore::get(int sender, Waiter waiter, std::vector<Reply>& replies) {
+  ranks_[sender].get.reset();  // a get whose deadline expired at the client
+  const bool all = waiter.rank == kAllRanks;
+  const int begin = all ? 0 : waiter.rank;
+  const int end = all ? static_cast<int>(ranks_.size()) : waiter.rank + 1;
+  for (int owner = begin; owner < end; ++owner) {
+    if (const std::string* const found = value(owner, waiter.key); found != nullptr) {
+      replies.push_back(value_reply(sender, waiter.request, owner, *found));
+    } else if (ranks_[owner].ended) {
+      replies.push_back(error_reply(sender, waiter.request, ranks_[owner]));
+      return;
+    } else {
+      ++waiter.missing;
+    }
+  }
+  if (waiter.missing != 0) ranks_[sender].get = std::move(waiter);
+}
+
 bool ExchangeStore::rank_ended(int rank, std::string how, std::vector<Reply>& replies) {
   Rank& gone = ranks_[rank];
   gone.ended = std::move(how);
@@ -100,7 +121,8 @@ bool ExchangeStore::rank_ended(int rank, std::string how, std::vector<Reply>& re
   for (int other = 0; other < static_cast<int>(ranks_.size()); ++other) {
     if (ranks_[other].watches) replies.push_back(end_notice(other, rank));
     std::optional<Waiter>& get = ranks_[other].get;
-    if (!get || get->rank != rank) continue;
+    if (!get || (get->rank != rank && get->rank != kAllRanks)) continue;
+    if (value(rank, get->key) != nullptr) continue;
     replies.push_back(error_reply(other, get->request, gone));
     get.reset();
   }

@@ -42,21 +42,26 @@ class ExchangeStore {
   }
 
  private:
+  static constexpr int kAllRanks = -1;
   struct Waiter {
     uint64_t request;
-    int rank;  // rank that puts the value
+    int rank;  // rank that puts the value, or kAllRanks
     std::string key;
+    int missing;  // number of values
   };
   struct Rank {
     std::string label;
     std::optional<std::string> ended;  // set when the process has ended: the text for "LABEL ..."
     std::optional<uint64_t> fence;     // request number of the fence in which the rank waits
-    std::optional<Waiter> get;         // a client waits for at most one value at a time
+    std::optional<Waiter> get;         // the get or get_all of the client; at most one at a time
     bool watches = false;              // the rank gets a kEnded for each end
   };
 
+  // Answers the get or get_all of `sender`, or lets it wait.
+  void get(int sender, Waiter waiter, std::vector<Reply>& replies);
   void check_fence(std::vector<Reply>& replies);
   [[nodiscard]] Reply end_notice(int to, int ended) const;
+  static Reply value_reply(int to, uint64_t request, int owner, const std::string& value);
   static Reply error_reply(int to, uint64_t request, const Rank& culprit);
 
   std::vector<Rank> ranks_;

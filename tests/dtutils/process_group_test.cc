@@ -77,6 +77,12 @@ TEST(ProcessGroup, EachProcessGetsTheValuesOfAll) {
         ASSERT_TRUE(got.ok()) << got.status();
         EXPECT_TRUE(*got == value(rank, bytes)) << bytes << " bytes of " << rank;
       }
+      const auto all = exchange.get_all(key, soon());
+      ASSERT_TRUE(all.ok()) << all.status();
+      ASSERT_EQ(all->size(), 5u);
+      for (int rank = 0; rank < exchange.size(); ++rank) {
+        EXPECT_TRUE((*all)[static_cast<size_t>(rank)] == value(rank, bytes));
+      }
     }
   });
 }
@@ -112,6 +118,36 @@ TEST(ProcessGroup, GetEndsAtItsDeadlineAndALateAnswerIsIgnored) {
       ASSERT_TRUE(exchange.put("late", "1").ok());
       ASSERT_TRUE(exchange.put("other", "2").ok());
     }
+  });
+}
+
+TEST(ProcessGroup, GetAllNamesARankThatIsMissingAtItsDeadline) {
+  run_test_processes(3, [](Exchange& exchange) {
+    if (exchange.rank() == 1) {
+      ASSERT_TRUE(exchange.get(0, "go", soon()).ok());
+    }
+    ASSERT_TRUE(exchange.put("key", std::to_string(exchange.rank())).ok());
+    if (exchange.rank() == 0) {
+      ASSERT_TRUE(exchange.get(2, "key", soon()).ok());
+      const auto early = exchange.get_all("key", in(milliseconds(20)));
+      EXPECT_EQ(early.status().code(), absl::StatusCode::kDeadlineExceeded);
+      EXPECT_THAT(message_of(early.status()), HasSubstr("get of 'key' from rank 1:"));
+      ASSERT_TRUE(exchange.put("go", "").ok());
+    }
+    // The answers to the first request of rank 0 are ignored.
+    const auto all = exchange.get_all("key", soon());
+    ASSERT_TRUE(all.ok()) << all.status();
+    EXPECT_EQ(*all, (std::vector<std::string>{"0", "1", "2"}));
+  });
+}
+
+TEST(ProcessGroup, GetAllEndsIfARankEndsWithoutAValue) {
+  run_test_processes(3, [](Exchange& exchange) {
+    if (exchange.rank() == 2) return;
+    ASSERT_TRUE(exchange.put("key", "").ok());
+    const auto all = exchange.get_all("key", soon());
+    EXPECT_TRUE(absl::IsUnavailable(all.status())) << all.status();
+    EXPECT_THAT(message_of(all.status()), HasSubstr("rank 2 has ended"));
   });
 }
 

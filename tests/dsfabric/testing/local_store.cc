@@ -62,6 +62,20 @@ class LocalBootstrap final : public Bootstrap {
   }
   absl::StatusOr<std::string> get(int rank, std::string_view key, Deadline deadline) override {
     ++store_->operations;
+    return find(rank, key, deadline);
+  }
+  absl::StatusOr<std::vector<std::string>> get_all(std::string_view key,
+                                                   Deadline deadline) override {
+    ++store_->operations;
+    std::vector<std::string> values;
+    for (int rank = 0; rank < size(); ++rank) {
+      absl::StatusOr<std::string> value = find(rank, key, deadline);
+      if (!value.ok()) return value.status();
+      values.push_back(*std::move(value));
+    }
+    return values;
+  }
+  absl::StatusOr<std::string> find(int rank, std::string_view key, Deadline deadline) {
     std::string value;
     const absl::Status found = wait(deadline, "a value", [&]() -> absl::StatusOr<bool> {
       const auto at = store_->values.find(std::pair(rank, std::string(key)));

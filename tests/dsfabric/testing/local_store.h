@@ -17,7 +17,7 @@ struct LocalStore;
 [[nodiscard]] std::shared_ptr<LocalStore> make_local_store(uint32_t processes);
 // Marks a process as ended, as a launcher does with a process that has died.
 void mark_ended(LocalStore& store, uint32_t rank);
-// Returns the number of put(), get() and fence() operations of all processes so far.
+// Returns the number of put(), get(), get_all() and fence() operations of all processes so far.
 [[nodiscard]] uint64_t store_operations(const LocalStore& store);
 
 // Returns the view of `rank`. Its destruction marks the process as ended.

@@ -27,6 +27,10 @@ class GroupBootstrap final : public Bootstrap {
   absl::StatusOr<std::string> get(int rank, std::string_view key, Deadline deadline) override {
     return exchange_.get(rank, key, deadline);
   }
+  absl::StatusOr<std::vector<std::string>> get_all(std::string_view key,
+                                                   Deadline deadline) override {
+    return exchange_.get_all(key, deadline);
+  }
   absl::Status fence(Deadline deadline) override { return exchange_.fence(deadline); }
   absl::Status watch_ends(bool watch) override { return exchange_.watch_ends(watch); }
   std::vector<Ended> take_ended() override { return exchange_.take_ended(); }

@@ -137,10 +137,49 @@ TEST_F(ExchangeStoreTest, OneWaitPerRankAndTheLatestCounts) {
   ASSERT_TRUE(handle(2, make(ExchangeType::kPut, 0, 0, "second", "2")).ok());
   ASSERT_EQ(replies_.size(), 2U);  // one reply for each of the two waiting ranks
   EXPECT_EQ(replies_[0].rank, 0);
-  EXPECT_EQ(replies_[0].message, make(ExchangeType::kValue, 2, 0, "", "2"));
+  EXPECT_EQ(replies_[0].message, make(ExchangeType::kValue, 2, 2, "", "2"));
   EXPECT_EQ(replies_[1].rank, 1);
   ASSERT_TRUE(handle(2, make(ExchangeType::kPut, 0, 0, "second", "3")).ok());
   EXPECT_TRUE(replies_.empty());
+}
+
+TEST_F(ExchangeStoreTest, TheValuesOfAllRanks) {
+  ASSERT_TRUE(handle(2, make(ExchangeType::kPut, 0, 0, "key", "2")).ok());
+  ASSERT_TRUE(handle(0, make(ExchangeType::kGetAll, 1, 0, "key", "")).ok());
+  ASSERT_EQ(replies_.size(), 1U);
+  EXPECT_EQ(replies_[0].rank, 0);
+  EXPECT_EQ(replies_[0].message, make(ExchangeType::kValue, 1, 2, "", "2"));
+  ASSERT_TRUE(handle(2, make(ExchangeType::kPut, 0, 0, "key", "again")).ok());
+  EXPECT_TRUE(replies_.empty());  // the waiting rank has the value of rank 2
+  ASSERT_TRUE(handle(0, make(ExchangeType::kPut, 0, 0, "key", "0")).ok());
+  ASSERT_EQ(replies_.size(), 1U);
+  EXPECT_EQ(replies_[0].message, make(ExchangeType::kValue, 1, 0, "", "0"));
+  replies_.clear();
+  store_.rank_ended(2, "has ended", replies_);
+  EXPECT_TRUE(replies_.empty());  // it has put its value
+  ASSERT_TRUE(handle(1, make(ExchangeType::kPut, 0, 0, "key", "1")).ok());
+  ASSERT_EQ(replies_.size(), 1U);
+  EXPECT_EQ(replies_[0].message, make(ExchangeType::kValue, 1, 1, "", "1"));
+
+  ASSERT_TRUE(handle(0, make(ExchangeType::kGetAll, 2, 0, "key", "")).ok());
+  ASSERT_EQ(replies_.size(), 3U);
+  EXPECT_EQ(replies_[2].message, make(ExchangeType::kValue, 2, 2, "", "again"));
+  ASSERT_TRUE(handle(0, make(ExchangeType::kPut, 0, 0, "key", "1")).ok());
+  EXPECT_TRUE(replies_.empty());  // the request is complete
+}
+
+TEST_F(ExchangeStoreTest, AnEndedRankFailsAWaitForAllRanks) {
+  ASSERT_TRUE(handle(0, make(ExchangeType::kGetAll, 1, 0, "key", "")).ok());
+  store_.rank_ended(2, "has ended", replies_);
+  ASSERT_EQ(replies_.size(), 1U);
+  EXPECT_EQ(replies_[0].message.type, ExchangeType::kError);
+  EXPECT_EQ(replies_[0].message.request, 1U);
+  EXPECT_EQ(replies_[0].message.value, "c has ended");
+  ASSERT_TRUE(handle(1, make(ExchangeType::kPut, 0, 0, "key", "1")).ok());
+  EXPECT_TRUE(replies_.empty());
+  ASSERT_TRUE(handle(0, make(ExchangeType::kGetAll, 2, 0, "key", "")).ok());
+  ASSERT_EQ(replies_.size(), 2U);
+  EXPECT_EQ(replies_[1].message.type, ExchangeType::kError);
 }
 
 TEST_F(ExchangeStoreTest, AnEndedRankFailsEveryWaitForIt) {
