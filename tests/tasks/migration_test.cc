@@ -654,6 +654,34 @@ INSTANTIATE_TEST_SUITE_P(Variants, Faults,
                                                    RemoteAtomics::kDevice, StackScheme::kIso}),
                          [](const auto& info) { return info.param.name; });
 
+TEST(FaultsOfThieves, AWrongCountOfCopiedTasksEndsTheJobWithAMessage) {
+  const Shared<Flags> flags;
+  const LastWords words;
+  RunOptions run_options;
+  run_options.may_die = {0};
+  const absl::Status status = testing::try_test_processes(
+      2,
+      [&](Exchange& exchange) {
+        auto runtime = TaskRuntime::create(exchange, TaskOptions{});
+        ASSERT_TRUE(runtime.ok()) << runtime.status();
+        words.record();
+        static_cast<void>((*runtime)->run([f = flags.get()] {
+          std::byte* const tail = tasks::this_worker->region().tail();
+          reinterpret_cast<tasks::WorkerArea*>(tail)->public_part.copied += 5;
+          task<int> child = spawn([f] {
+            EXPECT_TRUE(poll_until([f] { return f->go == 1; }));
+            return 1;
+          });
+          f->go = 1;  // the thief sets it, which runs the parent
+          return join(std::move(child));
+        }));
+        ADD_FAILURE() << "the run went on";
+      },
+      run_options);
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(words.text(), HasSubstr("the number of copied tasks of rank 0 is malformed"));
+}
+
 // Kills its process with `levels` tasks on the stack.
 void die_below(int levels) {
   if (levels == 0) raise(SIGKILL);

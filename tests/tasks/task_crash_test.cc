@@ -1,6 +1,7 @@
 // Faults in tasks.
 #include <csignal>
 #include <cstdint>
+#include <cstdlib>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -27,6 +28,25 @@ TEST(TaskCrashDeath, ACrashInATaskNamesTheOptionsThatFindPointers) {
                   ::testing::Not(::testing::HasSubstr("check_frames")));
     });
   }
+}
+
+TEST(TaskCrashDeath, AnAbortInATaskNamesThemToo) {
+  testing::run_test_processes(1, [](Exchange& exchange) {
+    auto runtime = TaskRuntime::create(exchange, TaskOptions{});
+    ASSERT_TRUE(runtime.ok()) << runtime.status();
+    for (const bool sent : {false, true}) {
+      const auto end = [sent] {
+        if (sent) raise(SIGABRT);
+        if (!sent) std::abort();
+        return 0L;
+      };
+      EXPECT_EXIT(static_cast<void>((*runtime)->run(end)), ::testing::KilledBySignal(SIGABRT),
+                  ::testing::AllOf(::testing::HasSubstr("signal 6 in a task: if the heap"),
+                                   ::testing::HasSubstr("set TaskOptions::check_frames")));
+      EXPECT_EXIT(static_cast<void>(end()), ::testing::KilledBySignal(SIGABRT),
+                  ::testing::Not(::testing::HasSubstr("check_frames")));
+    }
+  });
 }
 #endif
 
