@@ -193,6 +193,26 @@ TEST_P(FabricTest, AllocatorsAreChosen) {
   });
 }
 
+TEST(FabricOptionsTest, NumbersThatNoProcessHasAreRefused) {
+  constexpr uint32_t kBeyond = FabricOptions::kMaxPerProcess + 1;
+  for (const uint32_t value : {kBeyond, uint32_t{1} << 31, UINT32_MAX}) {
+    const auto expect_refusal = [&](const FabricOptions& options, const std::string& name) {
+      const absl::Status status = Fabric::create(options).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+      EXPECT_THAT(std::string(status.message()),
+                  ::testing::HasSubstr("FabricOptions::" + name + " is " + std::to_string(value)));
+    };
+    expect_refusal({.threads = value}, "threads");
+    expect_refusal({.threads = value, .queue_pair_sharing = QueuePairSharing::kNumaNode},
+                   "threads");
+    expect_refusal({.helper_threads = value}, "helper_threads");
+    expect_refusal({.queue_pairs = value}, "queue_pairs");
+    expect_refusal({.queue_pairs = value, .receive_units = UINT32_MAX}, "queue_pairs");
+  }
+  EXPECT_EQ(Fabric::create({.threads = 0}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Fabric::create({.queue_pairs = 0}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(FabricPresets, HaveNames) {
   EXPECT_EQ(must(fabric_preset("paper")).superpages.first_superpage_bytes, size_t{1} << 30);
   EXPECT_EQ(must(fabric_preset("default")).superpages.chunk_bytes, size_t{64} << 10);
