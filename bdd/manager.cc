@@ -64,12 +64,12 @@ absl::Status check(const ManagerOptions& options) {
   if (options.in_flight == 0) {
     return absl::InvalidArgumentError("bdd: in_flight is 0; choose at least 1");
   }
-  if (options.table_bytes >= 4096 && options.most_table_bytes >= options.table_bytes) {
+  if (options.table_bytes >= 4096 && options.max_table_bytes >= options.table_bytes) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("bdd: table_bytes is ", options.table_bytes, " and most_table_bytes is ",
-                   options.most_table_bytes, "; choose at least 4096, and no less for the limit"));
+      absl::StrCat("bdd: table_bytes is ", options.table_bytes, " and max_table_bytes is ",
+                   options.max_table_bytes, "; choose at least 4096, and no less for the limit"));
 }
 
 }  // namespace
@@ -282,12 +282,12 @@ template <typename Attempt>
 void Manager::with_room(Attempt attempt) {
   for (bool collected = false; !attempt();) {
     const uint64_t bytes = engine().table->bytes();
-    const bool grow = bytes < std::bit_floor(options_.most_table_bytes);
+    const bool grow = bytes < std::bit_floor(options_.max_table_bytes);
     // At the largest size, an operation gets one more attempt after a collection.
     if (!grow && collected) {
       throw TableFull(
           absl::StrCat("bdd: the diagrams do not fit into the node table of ", bytes,
-                       " bytes; raise ManagerOptions::most_table_bytes (cariama-bdd --memory)"));
+                       " bytes; raise ManagerOptions::max_table_bytes (cariama-bdd --memory)"));
     }
     collected = !grow;
     make_room(grow);
@@ -331,7 +331,7 @@ void Manager::make_room(bool grow) {
                                  " bytes is full, and cannot be collected: ", all.message()));
   }
   const uint64_t after =
-      grow ? std::min(4 * before, std::bit_floor(options_.most_table_bytes)) : before;
+      grow ? std::min(4 * before, std::bit_floor(options_.max_table_bytes)) : before;
   const absl::Status moved = replace_table(after, false, live);
   if (!moved.ok()) {
     // The nodes have fitted into a table of the old size. In a job they are now put in another
@@ -349,7 +349,7 @@ void Manager::make_room(bool grow) {
     throw TableFull(absl::StrCat("bdd: the node table of ", before,
                                  " bytes is full, and cannot be enlarged to ", after,
                                  " bytes: ", moved.message(),
-                                 ". Set ManagerOptions::most_table_bytes (cariama-bdd --memory) to "
+                                 ". Set ManagerOptions::max_table_bytes (cariama-bdd --memory) to "
                                  "a size for which there is memory"));
   }
 }

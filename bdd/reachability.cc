@@ -137,7 +137,7 @@ class Search {
     bool met = meets_goal(reached_);
     auto saved = std::chrono::steady_clock::now();
     while (!met && !at_end()) {
-      if (options_.most_levels != 0 && result_.levels >= options_.most_levels) break;
+      if (options_.max_levels != 0 && result_.levels >= options_.max_levels) break;
       watch_.start();
       level();
       watch_.stop();

@@ -344,7 +344,7 @@ TEST(Collection, KeepsWhatIsNeeded) {
 TEST(Collection, AFullTableNamesTheOption) {
   for (const int processes : {1, 2}) {
     ManagerOptions options = small();
-    options.table_bytes = options.most_table_bytes = 16 << 10;
+    options.table_bytes = options.max_table_bytes = 16 << 10;
     with_manager(processes, options, [](Manager& manager) {
       const Bdd before = manager.variable(1) & manager.variable(2);
       std::string message;
@@ -353,7 +353,7 @@ TEST(Collection, AFullTableNamesTheOption) {
       } catch (const TableFull& full) {
         message = full.what();
       }
-      EXPECT_NE(message.find("most_table_bytes"), std::string::npos) << message;
+      EXPECT_NE(message.find("max_table_bytes"), std::string::npos) << message;
       EXPECT_EQ(before, manager.variable(1) & manager.variable(2));
     });
   }
@@ -361,7 +361,7 @@ TEST(Collection, AFullTableNamesTheOption) {
 
 TEST(Options, AreChecked) {
   EXPECT_FALSE(Manager::create({.table_bytes = 100}).ok());
-  EXPECT_FALSE(Manager::create({.table_bytes = 1 << 20, .most_table_bytes = 1 << 19}).ok());
+  EXPECT_FALSE(Manager::create({.table_bytes = 1 << 20, .max_table_bytes = 1 << 19}).ok());
 }
 
 TEST(ExactCounts, Arithmetic) {
