@@ -163,8 +163,8 @@ class PublicPartOwner {
       memory_.store(public_part_.slots[i][2], e.report);
       memory_.store(public_part_.slots[i][3], e.record);
     }
-    // It succeeds: while count is 0, no thief changes the state. A store does not suffice, because a
-    // thief's compare-and-swap that fails may undo it (RemoteAccess). Release: a thief that reads
+    // It succeeds: while count is 0, no thief changes the state. A store does not suffice, because
+    // a thief's compare-and-swap that fails may undo it (RemoteAccess). Release: a thief that reads
     // this state also reads the slots.
     static_cast<void>(memory_.compare_swap(public_part_.state, old.encode(),
                                            PublicState{old.version + 1, 0, count}.encode()));
@@ -189,8 +189,8 @@ class PublicPartOwner {
     }
   }
 
-  // Returns the number of entries whose frames thieves have read: at most the number of entries that
-  // they ever took.
+  // Returns the number of entries whose frames thieves have read: at most the number of entries
+  // that they ever took.
   [[nodiscard]] uint64_t copied() { return memory_.load(public_part_.copied); }
 
  private:

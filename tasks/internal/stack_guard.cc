@@ -81,8 +81,8 @@ void on_fault(int signal, siginfo_t* info, void* context) {
   } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
     previous.sa_handler(signal);
   } else {
-    // Restore the previous action, which ends the process: when the handler returns, the instruction
-    // faults again. A signal that a process has sent must be sent again.
+    // Restore the previous action, which ends the process: when the handler returns, the
+    // instruction faults again. A signal that a process has sent must be sent again.
     sigaction(signal, &previous, nullptr);
     if (info->si_code <= 0) raise(signal);
   }

@@ -41,8 +41,8 @@ struct alignas(64) TheQueue {
 // Added to TheQueue::lock, it subtracts 1.
 inline constexpr uint64_t kMinusOne = ~uint64_t{0};
 
-// The owner's operations. `Memory` has load (acquire), store (release), compare_swap, add, and fence
-// (sequentially consistent). While a thief has the lock, pop() and reset() call pause(round).
+// The owner's operations. `Memory` has load (acquire), store (release), compare_swap, add, and
+// fence (sequentially consistent). While a thief has the lock, pop() and reset() call pause(round).
 template <typename Memory>
 class TheOwner {
  public:

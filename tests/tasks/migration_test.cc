@@ -586,34 +586,13 @@ TEST(OneSided, AStoppedVictimIsStolenFrom) {
 
 // ---- a worker that dies ----
 
-// Captures what the surviving workers write to stderr before they end.
-class LastWords {
- public:
-  LastWords() : file_(memfd_create("last words", 0)) {}
-  ~LastWords() { close(file_); }
-  LastWords(const LastWords&) = delete;
-  LastWords& operator=(const LastWords&) = delete;
-
-  // Called in a worker: redirects its stderr.
-  void record() const { dup2(file_, STDERR_FILENO); }
-  [[nodiscard]] std::string text() const {
-    std::string text(1 << 16, '\0');
-    const ssize_t length = pread(file_, text.data(), text.size(), 0);
-    text.resize(length < 0 ? 0 : static_cast<size_t>(length));
-    return text;
-  }
-
- private:
-  const int file_;
-};
-
 class Faults : public ::testing::TestWithParam<Variant> {
  protected:
   // Runs `root` on two workers; `root` kills the worker `victim`. Requires that the other worker
   // ends itself, and returns what it wrote to stderr.
   template <typename F>
   static std::string run_until_death(int victim, F root) {
-    const LastWords words;
+    const testing::LastWords words;
     TaskOptions options;
     options.join = GetParam().join;
     options.deque = GetParam().deque;
@@ -653,34 +632,6 @@ INSTANTIATE_TEST_SUITE_P(Variants, Faults,
                                            Variant{"iso", JoinPolicy::kGreedy, DequeKind::kSplit,
                                                    RemoteAtomics::kDevice, StackScheme::kIso}),
                          [](const auto& info) { return info.param.name; });
-
-TEST(FaultsOfThieves, AWrongCountOfCopiedTasksEndsTheJobWithAMessage) {
-  const Shared<Flags> flags;
-  const LastWords words;
-  RunOptions run_options;
-  run_options.may_die = {0};
-  const absl::Status status = testing::try_test_processes(
-      2,
-      [&](Exchange& exchange) {
-        auto runtime = TaskRuntime::create(exchange, TaskOptions{});
-        ASSERT_TRUE(runtime.ok()) << runtime.status();
-        words.record();
-        static_cast<void>((*runtime)->run([f = flags.get()] {
-          std::byte* const tail = tasks::this_worker->region().tail();
-          reinterpret_cast<tasks::WorkerArea*>(tail)->public_part.copied += 5;
-          task<int> child = spawn([f] {
-            EXPECT_TRUE(poll_until([f] { return f->go == 1; }));
-            return 1;
-          });
-          f->go = 1;  // the thief sets it, which runs the parent
-          return join(std::move(child));
-        }));
-        ADD_FAILURE() << "the run went on";
-      },
-      run_options);
-  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
-  EXPECT_THAT(words.text(), HasSubstr("the number of copied tasks of rank 0 is malformed"));
-}
 
 // Kills its process with `levels` tasks on the stack.
 void die_below(int levels) {

@@ -1,11 +1,17 @@
 // Faults in tasks.
+#include <atomic>
 #include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <string>
+#include <utility>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tasks/internal/worker.h"
 #include "tasks/runtime.h"
+#include "tasks/task.h"
 #include "tests/tasks/task_test_support.h"
 
 namespace cariama {
@@ -49,6 +55,35 @@ TEST(TaskCrashDeath, AnAbortInATaskNamesThemToo) {
   });
 }
 #endif
+
+TEST(FaultsOfThieves, AWrongCountOfCopiedTasksEndsTheJobWithAMessage) {
+  const testing::Shared<std::atomic<int>> go;
+  const testing::LastWords words;
+  RunOptions run_options;
+  run_options.may_die = {0};
+  const absl::Status status = testing::try_test_processes(
+      2,
+      [&](Exchange& exchange) {
+        auto runtime = TaskRuntime::create(exchange, TaskOptions{});
+        ASSERT_TRUE(runtime.ok()) << runtime.status();
+        words.record();
+        static_cast<void>((*runtime)->run([f = go.get()] {
+          std::byte* const tail = tasks::this_worker->region().tail();
+          reinterpret_cast<tasks::WorkerArea*>(tail)->public_part.copied += 5;
+          task<int> child = spawn([f] {
+            EXPECT_TRUE(testing::poll_until([f] { return *f == 1; }));
+            return 1;
+          });
+          *f = 1;  // the thief sets it, which runs the parent
+          return join(std::move(child));
+        }));
+        ADD_FAILURE() << "the run went on";
+      },
+      run_options);
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(words.text(),
+              ::testing::HasSubstr("the number of copied tasks of rank 0 is malformed"));
+}
 
 }  // namespace
 }  // namespace cariama
