@@ -238,7 +238,7 @@ class CARIAMA_MCTS_EXPORT Host {
   std::vector<std::unique_ptr<HostThread>> threads_;
   std::vector<std::thread> others_;
   std::vector<std::atomic<bool>> dead_;
-  // Guards instances_ and failure_. Recursive: the constructor of an instance may create another one.
+  // Guards instances_ and failure_. Recursive: the constructor of an instance may create another.
   std::recursive_mutex mutex_;
   std::unordered_map<std::type_index, std::unique_ptr<LocalInstance>> instances_;
   std::atomic<HostedSearch*> active_{nullptr};
