@@ -76,14 +76,15 @@ Bdd Bdd::ite(const Bdd& a, const Bdd& b) const {
 }
 
 Bdd Bdd::exists(const Bdd& cube) const {
-  return owner().execute({.action = Action::kExists, .a = {place_}, .c = {owner().place_of(cube)}});
+  return owner().execute(
+      {.action = Action::kExists, .a = {place_}, .c = {owner().place_of_cube(cube)}});
 }
 
 Bdd Bdd::and_exists(const Bdd& other, const Bdd& cube) const {
   return owner().execute({.action = Action::kAndExists,
                           .a = {place_},
                           .b = {owner().place_of(other)},
-                          .c = {owner().place_of(cube)}});
+                          .c = {owner().place_of_cube(cube)}});
 }
 
 Bdd Bdd::compose(uint32_t variable, const Bdd& by) const {
@@ -100,7 +101,7 @@ Bdd Bdd::relnext(const Bdd& relation, const Bdd& variables) const {
   return owner().execute({.action = Action::kNext,
                           .a = {place_},
                           .b = {owner().place_of(relation)},
-                          .c = {owner().place_of(variables)}});
+                          .c = {owner().place_of_cube(variables)}});
 }
 
 Bdd Bdd::relprev(const Bdd& relation, const Bdd& variables) const {
@@ -109,7 +110,7 @@ Bdd Bdd::relprev(const Bdd& relation, const Bdd& variables) const {
   return owner().execute({.action = Action::kPrevious,
                           .a = {place_},
                           .b = {owner().place_of(relation)},
-                          .c = {owner().place_of(variables)}});
+                          .c = {owner().place_of_cube(variables)}});
 }
 
 uint32_t Bdd::variable() const { return owner().engine().variable(edge()); }
@@ -121,6 +122,8 @@ Bdd Bdd::high() const {
 }
 
 uint64_t Bdd::nodes() const { return owner().nodes({this, 1}); }
+
+bool Bdd::is_cube() const { return owner().is_cube(*this); }
 
 Bdd Bdd::support() const {
   std::set<uint32_t> variables;
@@ -141,7 +144,7 @@ bool Bdd::evaluate(const std::vector<bool>& assignment) const {
 }
 
 Bdd Bdd::pick(const Bdd& cube) const {
-  (void)owner().place_of(cube);
+  (void)owner().place_of_cube(cube);
   if (is_false()) return *this;
   const auto outside = [] {
     return std::invalid_argument("bdd: pick() of a function of a variable outside of the cube");
@@ -177,7 +180,7 @@ Bdd Bdd::pick(const Bdd& cube) const {
 }
 
 ExactCount Bdd::count(const Bdd& cube) const {
-  (void)owner().place_of(cube);
+  (void)owner().place_of_cube(cube);
   // The variables of the cube are numbered from the root; `levels[v]` is the number of v.
   std::map<uint32_t, uint32_t> levels;
   for (Edge rest = cube.edge(); !is_constant(rest);) {

@@ -13,7 +13,7 @@
 //
 // Diagrams share nodes, and nodes have no counters. When the table is full, the running operation
 // is abandoned; the manager keeps the nodes that Bdd objects need, removes all others, enlarges the
-// table up to ManagerOptions::most_table_bytes, and repeats the operation. So a Bdd stays valid as
+// table up to ManagerOptions::max_table_bytes, and repeats the operation. So a Bdd stays valid as
 // long as it exists. An Edge (edge.h) is valid until the next operation only.
 //
 // In a job, the table is spread over the processes (see create()). Every process then calls the
@@ -37,7 +37,7 @@
 //
 // Operations recurse once for each variable on which the operands depend, which takes about 250
 // bytes of stack, and 500 bytes for steps of relations. A stack of 8 MiB suffices for a state of
-// 4,096 bits together with diagrams of kMostLevels (diagrams.h), the limit for diagrams from files.
+// 4,096 bits together with diagrams of kMaxLevels (diagrams.h), the limit for diagrams from files.
 //
 // Not thread-safe: a manager and its diagrams belong to one thread at a time.
 #ifndef CARIAMA_BDD_BDD_H_
@@ -86,6 +86,7 @@ struct Roots {
     Edge edge;
     uint32_t references;  // number of Bdd objects
     bool even;            // known to depend on even variables only
+    bool cube;            // known to be a conjunction of variables
   };
   Manager* manager;  // nullptr: destroyed
   uint64_t objects = 0;
@@ -135,8 +136,11 @@ class CARIAMA_BDD_EXPORT Bdd {
   // Returns "if *this then a else b".
   [[nodiscard]] Bdd ite(const Bdd& a, const Bdd& b) const;
 
+  // Functions with a parameter `cube` (Manager::cube()) throw std::invalid_argument if it is no
+  // conjunction of variables.
+
   // Returns the function that is true where *this is true for some values of the variables of
-  // `cube` (Manager::cube()).
+  // `cube`.
   [[nodiscard]] Bdd exists(const Bdd& cube) const;
   // Returns (*this & other).exists(cube), without the intermediate result.
   [[nodiscard]] Bdd and_exists(const Bdd& other, const Bdd& cube) const;
@@ -150,9 +154,10 @@ class CARIAMA_BDD_EXPORT Bdd {
   // quantified.
   //   relnext  returns the states that the relation reaches from the states *this
   //   relprev  returns the states from which the relation reaches the states *this
-  // Throws std::invalid_argument if the states or `variables` depend on odd variables. To find out,
-  // reads all nodes of the states once if they are not the result of operations on functions of
-  // even variables.
+  // Throws std::invalid_argument if the states depend on odd variables, or if `variables` is no
+  // cube of even variables. To find out, reads all nodes of the states once if they are not the
+  // result of operations on functions of even variables, and those of `variables` if it is not the
+  // result of Manager::cube().
   [[nodiscard]] Bdd relnext(const Bdd& relation, const Bdd& variables) const;
   [[nodiscard]] Bdd relprev(const Bdd& relation, const Bdd& variables) const;
 
@@ -162,6 +167,9 @@ class CARIAMA_BDD_EXPORT Bdd {
   // Returns the number of nodes of the function, with the constant. An edge and its negation share
   // a node.
   [[nodiscard]] uint64_t nodes() const;
+  // Returns true if the function is a conjunction of variables, none of them negated. The constant
+  // true is one.
+  [[nodiscard]] bool is_cube() const;
   // Returns the cube of the variables on which the function depends.
   [[nodiscard]] Bdd support() const;
   // Returns the value for the assignment: assignment[v] is the value of variable v. Variables from
@@ -200,7 +208,7 @@ struct ManagerOptions {
   // least 4096. In a job: in each process. To clear or enlarge a table, the manager needs 16 bytes
   // for each live node, and up to 64 bytes for the map of its indices. In a job, every process
   // needs this memory for the live nodes of the whole job.
-  uint64_t most_table_bytes = uint64_t{4} << 30;
+  uint64_t max_table_bytes = uint64_t{4} << 30;
   // Limit for the operation cache in bytes. The cache starts with 1 MiB. In a job: one cache for
   // the processes of a host, which is allocated immediately, in the process of that host with the
   // lowest rank. Processes with `remote` have a cache each.
@@ -346,6 +354,10 @@ class CARIAMA_BDD_EXPORT Manager {
   // Throws std::invalid_argument, in which `role` names the operand, unless it depends on even
   // variables only.
   void require_even(const Bdd& operand, const char* role);
+  [[nodiscard]] bool is_cube(const Bdd& function);
+  // Returns the place of an operand. Throws std::invalid_argument unless it is a cube of this
+  // manager.
+  [[nodiscard]] uint32_t place_of_cube(const Bdd& operand);
   void check_steps(const Bdd& states, std::span<const Transition> transitions);
   // Executes a request, whose operands are functions, in this process or in the job.
   [[nodiscard]] Bdd execute(const internal::Request& request,

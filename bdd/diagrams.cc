@@ -47,8 +47,8 @@ absl::StatusOr<StoredDiagrams> parse_diagrams(std::string_view bytes, size_t& of
     }
     if (high == low && (node.a & kMark) == 0) return wrong("has two equal sons");
     levels.push_back(1 + std::max(levels[high], levels[low]));
-    if (levels.back() > kMostLevels) {
-      return wrong(absl::StrCat("is on a path of more than ", kMostLevels, " nodes"));
+    if (levels.back() > kMaxLevels) {
+      return wrong(absl::StrCat("is on a path of more than ", kMaxLevels, " nodes"));
     }
     result.nodes.push_back(node);
   }

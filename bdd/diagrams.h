@@ -18,7 +18,7 @@ namespace cariama::bdd {
 
 // Maximum number of nodes on a path from a root to the constant in a file. Operations recurse once
 // for each variable of their operands, so this bounds the stack that they need (bdd.h).
-inline constexpr uint32_t kMostLevels = 9216;
+inline constexpr uint32_t kMaxLevels = 9216;
 
 // 16 bytes in a file, little endian. Node i of a file (i = 1 .. n) is nodes[i - 1].
 //   a  bit 63: mark of the high edge. Bits 39..0: number of the high son; 0 is the constant.
@@ -35,7 +35,7 @@ struct StoredDiagrams {
 
 // Reads the bytes of diagrams (u64 number of nodes, nodes, i32 number of roots, u64 roots) from
 // `bytes`, beginning at `offset`, and sets `offset` to the end of what it has read. Accepts only
-// reduced ordered diagrams without a marked low edge, with at most kMostLevels levels. Error:
+// reduced ordered diagrams without a marked low edge, with at most kMaxLevels levels. Error:
 // INVALID_ARGUMENT; the message names the offset of the first invalid byte. Thread-safe.
 [[nodiscard]] CARIAMA_BDD_EXPORT absl::StatusOr<StoredDiagrams> parse_diagrams(
     std::string_view bytes, size_t& offset);

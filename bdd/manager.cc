@@ -64,12 +64,12 @@ absl::Status check(const ManagerOptions& options) {
   if (options.in_flight == 0) {
     return absl::InvalidArgumentError("bdd: in_flight is 0; choose at least 1");
   }
-  if (options.table_bytes >= 4096 && options.most_table_bytes >= options.table_bytes) {
+  if (options.table_bytes >= 4096 && options.max_table_bytes >= options.table_bytes) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      absl::StrCat("bdd: table_bytes is ", options.table_bytes, " and most_table_bytes is ",
-                   options.most_table_bytes, "; choose at least 4096, and no less for the limit"));
+      absl::StrCat("bdd: table_bytes is ", options.table_bytes, " and max_table_bytes is ",
+                   options.max_table_bytes, "; choose at least 4096, and no less for the limit"));
 }
 
 }  // namespace
@@ -129,8 +129,8 @@ Manager::Manager(const ManagerOptions& options, Workers workers, Collectives* al
       engine_(std::move(engine)),
       roots_(new internal::Roots{.manager = this}),
       exceptions_(std::uncaught_exceptions()) {
-  roots_->all.push_back({kFalse, 1, true});  // the places of the constants are never free
-  roots_->all.push_back({kTrue, 1, true});
+  roots_->all.push_back({kFalse, 1, true, false});  // the places of the constants are never free
+  roots_->all.push_back({kTrue, 1, true, true});
 }
 
 Manager::~Manager() {
@@ -189,12 +189,12 @@ Bdd Manager::hold(Edge edge, bool even) {
     return {roots_, place};
   }
   if (roots_->free.empty()) {
-    all.push_back({edge, 1, even});
+    all.push_back({edge, 1, even, false});
     return {roots_, static_cast<uint32_t>(all.size() - 1)};
   }
   const uint32_t place = roots_->free.back();
   roots_->free.pop_back();
-  all[place] = {edge, 1, even};
+  all[place] = {edge, 1, even, false};
   return {roots_, place};
 }
 
@@ -209,6 +209,25 @@ void Manager::require_even(const Bdd& operand, const char* role) {
         ": states are over even variables, and 2b + 1 is the value of 2b after the step"));
   }
   root.even = true;
+}
+
+bool Manager::is_cube(const Bdd& function) {
+  internal::Roots::Root& root = roots_->all[place_of(function)];
+  // A cube has no marked edge but that to true, and no low edge but that to false.
+  const auto leads_on = [](uint64_t to) { return ((to & kMark) != 0) == is_constant(to); };
+  if (!root.cube && leads_on(root.edge)) {
+    const StoredDiagrams stored = store({&function, 1});
+    root.cube = std::all_of(stored.nodes.begin(), stored.nodes.end(), [&](const StoredNode& node) {
+      return (node.b & kIndexMask) == 0 && leads_on(node.a);
+    });
+  }
+  return root.cube;
+}
+
+uint32_t Manager::place_of_cube(const Bdd& operand) {
+  if (is_cube(operand)) return operand.place_;
+  throw std::invalid_argument(
+      "bdd: the variables of an operation are no conjunction of variables: use Manager::cube()");
 }
 
 Edge Manager::attempt(const Request& request) {
@@ -263,12 +282,12 @@ template <typename Attempt>
 void Manager::with_room(Attempt attempt) {
   for (bool collected = false; !attempt();) {
     const uint64_t bytes = engine().table->bytes();
-    const bool grow = bytes < std::bit_floor(options_.most_table_bytes);
+    const bool grow = bytes < std::bit_floor(options_.max_table_bytes);
     // At the largest size, an operation gets one more attempt after a collection.
     if (!grow && collected) {
       throw TableFull(
           absl::StrCat("bdd: the diagrams do not fit into the node table of ", bytes,
-                       " bytes; raise ManagerOptions::most_table_bytes (cariama-bdd --memory)"));
+                       " bytes; raise ManagerOptions::max_table_bytes (cariama-bdd --memory)"));
     }
     collected = !grow;
     make_room(grow);
@@ -312,7 +331,7 @@ void Manager::make_room(bool grow) {
                                  " bytes is full, and cannot be collected: ", all.message()));
   }
   const uint64_t after =
-      grow ? std::min(4 * before, std::bit_floor(options_.most_table_bytes)) : before;
+      grow ? std::min(4 * before, std::bit_floor(options_.max_table_bytes)) : before;
   const absl::Status moved = replace_table(after, false, live);
   if (!moved.ok()) {
     // The nodes have fitted into a table of the old size. In a job they are now put in another
@@ -330,7 +349,7 @@ void Manager::make_room(bool grow) {
     throw TableFull(absl::StrCat("bdd: the node table of ", before,
                                  " bytes is full, and cannot be enlarged to ", after,
                                  " bytes: ", moved.message(),
-                                 ". Set ManagerOptions::most_table_bytes (cariama-bdd --memory) to "
+                                 ". Set ManagerOptions::max_table_bytes (cariama-bdd --memory) to "
                                  "a size for which there is memory"));
   }
 }
@@ -594,12 +613,17 @@ Bdd Manager::cube(std::vector<uint32_t> variables) {
     below = chain.nodes.size();
   }
   chain.roots.push_back(below);
-  return load(chain)[0];
+  Bdd made = load(chain)[0];
+  roots_->all[made.place_].cube = true;
+  return made;
 }
 
 void Manager::check_steps(const Bdd& states, std::span<const Transition> transitions) {
   require_even(states, "the states");
-  for (const Transition& one : transitions) require_even(one.variables, "the variables");
+  for (const Transition& one : transitions) {
+    require_even(one.variables, "the variables");
+    (void)place_of_cube(one.variables);
+  }
 }
 
 Bdd Manager::image(const Bdd& states, std::span<const Transition> transitions) {

@@ -20,7 +20,7 @@ using internal::ByteReader;
 
 constexpr int32_t kMostIntegers = 1 << 16;
 constexpr int32_t kMostBits = 64;  // of one integer
-// Of a state: a relation has two variables for each bit, and labels; kMostLevels bounds them
+// Of a state: a relation has two variables for each bit, and labels; kMaxLevels bounds them
 // together.
 constexpr uint32_t kMostStateBits = 4096;
 

@@ -53,7 +53,7 @@ absl::StatusOr<std::unique_ptr<NodeTable>> NodeTable::create(Collectives& all,
   const TableGeometry& geometry = table->table_->geometry();
   if ((uint64_t{geometry.processes} << geometry.shift) > kIndexMask) {
     return absl::InvalidArgumentError(
-        "bdd: the node table has more than 2^40 buckets; choose a smaller most_table_bytes");
+        "bdd: the node table has more than 2^40 buckets; choose a smaller max_table_bytes");
   }
   table->bytes_ = geometry.buckets * kBucketBytes;
   table->owner_shift_ = geometry.shift;

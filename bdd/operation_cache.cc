@@ -13,8 +13,8 @@ constexpr uint64_t kInitialEntries = OperationCache::kInitialBytes / OperationCa
 
 }  // namespace
 
-OperationCache::OperationCache(size_t most_bytes)
-    : most_(std::bit_floor(std::max<size_t>(most_bytes, size_t{64} << 10)) / kEntryBytes) {
+OperationCache::OperationCache(size_t max_bytes)
+    : most_(std::bit_floor(std::max<size_t>(max_bytes, size_t{64} << 10)) / kEntryBytes) {
   allocate(std::min(most_, kInitialEntries));
 }
 

@@ -32,9 +32,9 @@ class OperationCache {
   // Bytes of a shared cache before its entries.
   static constexpr size_t kHeaderBytes = 64;
 
-  // Creates a private cache. `most_bytes`: limit for its memory in bytes, rounded down to a power
+  // Creates a private cache. `max_bytes`: limit for its memory in bytes, rounded down to a power
   // of two, at least 64 KiB. Not thread-safe. Throws std::bad_alloc.
-  explicit OperationCache(size_t most_bytes);
+  explicit OperationCache(size_t max_bytes);
   // Creates this process's object for a shared cache in `memory`, which the processes of a host
   // share, and which was zero when the first of them used it. Requires: at least 64 KiB, aligned to
   // 64 bytes.

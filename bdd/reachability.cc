@@ -43,15 +43,6 @@ std::set<uint32_t> variables_of(const StoredDiagrams& diagram) {
   return variables;
 }
 
-// Returns true if the function is a conjunction of variables (Manager::cube()).
-bool is_cube(const StoredDiagrams& diagram) {
-  const auto holds = [](uint64_t to) { return ((to & kMark) != 0) == ((to & kIndexMask) == 0); };
-  return holds(diagram.roots[0]) &&
-         std::all_of(diagram.nodes.begin(), diagram.nodes.end(), [&](const StoredNode& node) {
-           return (node.b & kIndexMask) == 0 && holds(node.a);
-         });
-}
-
 // Returns INVALID_ARGUMENT unless the parts of the model fit together.
 absl::Status check_model(const Model& model) {
   Manager* const manager = model.variables.manager();
@@ -60,9 +51,8 @@ absl::Status check_model(const Model& model) {
         "the model has no initial states, or no variables: read it from a file, or set both");
   }
   const auto store = [&](const Bdd& function) { return manager->store({&function, 1}); };
-  const StoredDiagrams all = store(model.variables);
-  const std::set<uint32_t> bits = variables_of(all);
-  if (!is_cube(all) ||
+  const std::set<uint32_t> bits = variables_of(store(model.variables));
+  if (!model.variables.is_cube() ||
       std::any_of(bits.begin(), bits.end(), [](auto bit) { return bit % 2 != 0; })) {
     return absl::InvalidArgumentError(
         "the variables of the model are no cube of even variables (Manager::cube())");
@@ -86,9 +76,9 @@ absl::Status check_model(const Model& model) {
       return absl::InvalidArgumentError(
           name + "has no relation or no variables, or they belong to another manager");
     }
-    const StoredDiagrams cube = store(one.variables);
-    const std::set<uint32_t> own = variables_of(cube);
-    if (!is_cube(cube) || !std::includes(bits.begin(), bits.end(), own.begin(), own.end())) {
+    const std::set<uint32_t> own = variables_of(store(one.variables));
+    if (!one.variables.is_cube() ||
+        !std::includes(bits.begin(), bits.end(), own.begin(), own.end())) {
       return absl::InvalidArgumentError(
           name + "has variables that are no cube of variables of Model::variables");
     }
@@ -147,7 +137,7 @@ class Search {
     bool met = meets_goal(reached_);
     auto saved = std::chrono::steady_clock::now();
     while (!met && !at_end()) {
-      if (options_.most_levels != 0 && result_.levels >= options_.most_levels) break;
+      if (options_.max_levels != 0 && result_.levels >= options_.max_levels) break;
       watch_.start();
       level();
       watch_.stop();

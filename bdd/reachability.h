@@ -67,7 +67,7 @@ struct ReachOptions {
   // Stop after this number of levels (Strategy), those of a checkpoint that the search continues
   // included; 0: no limit. ReachResult::complete tells whether all states were reached by then. The
   // last checkpoint is that of the result, so a search with a higher limit continues from it.
-  uint64_t most_levels = 0;
+  uint64_t max_levels = 0;
 };
 
 // One step of a trace: the group of transitions, and the state after it.
@@ -90,7 +90,9 @@ struct ReachResult {
   // and a goal, it is a shortest trace of the model. Another strategy may not have reached the
   // states of a shorter trace.
   std::vector<TraceStep> trace;
-  std::vector<ReachProgress> history;  // of all levels, if options.progress is set
+  // The progress of each level of this run. Empty without options.progress: each entry takes a
+  // count of the states.
+  std::vector<ReachProgress> history;
 };
 
 // Blocks until the search has ended. Throws as the operations of the manager (bdd.h). Errors, which
@@ -102,7 +104,7 @@ struct ReachResult {
 [[nodiscard]] CARIAMA_BDD_EXPORT absl::StatusOr<ReachResult> reach(const Model& model,
                                                                    const ReachOptions& options);
 
-// Returns a shortest path of the model within the states `within` from an initial state to a state
+// Returns a shortest trace of the model within the states `within` from an initial state to a state
 // of `goal`, an initial state first. Empty if there is none. Throws as the operations of the
 // manager; std::invalid_argument if a set depends on variables that are no state bits.
 [[nodiscard]] CARIAMA_BDD_EXPORT std::vector<TraceStep> find_trace(const Model& model,

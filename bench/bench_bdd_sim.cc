@@ -82,7 +82,7 @@ Outcome simulate(const bdd::ModelFile& file, bdd::Strategy strategy, uint32_t pr
     const auto thread = must(fabric.init_thread(0));
     Collectives all(fabric);
     bdd::ManagerOptions options;
-    options.table_bytes = options.most_table_bytes = absl::GetFlag(FLAGS_table_kib) << 10;
+    options.table_bytes = options.max_table_bytes = absl::GetFlag(FLAGS_table_kib) << 10;
     options.cache_bytes = uint64_t{64} << 20;
     options.in_flight = in_flight;
     const auto manager = must(bdd::Manager::create(all, options));

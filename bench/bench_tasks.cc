@@ -4,7 +4,7 @@
 //   bench_tasks fib --workers 1            cost of a spawn and join, compared with a plain call
 //   bench_tasks uts --tree T3 --workers 2  nodes per second: plain recursion, 1 worker, 2 workers
 //   bench_tasks steal                      duration of each step of a steal
-//   bench_tasks fib --model pool           also on pools of atomic tasks (tasks/pool.h)
+//   bench_tasks fib --model pool           also as tasks of a pool (tasks/pool.h)
 //   bench_tasks wake                       time until a sleeping worker runs a forked task
 //   bench_tasks stack                      bytes of the uni-address stack for each level of depth
 //   cariama-run -n 4 bench_tasks btc       on the workers of a job (also with mpirun and srun)
@@ -76,7 +76,7 @@ ABSL_FLAG(int, pause, 20,
           "wake: idle ms before each sample, so that the other worker falls asleep");
 ABSL_FLAG(bool, stopped, false, "steal: from a worker that is stopped by SIGSTOP");
 ABSL_FLAG(std::string, model, "",
-          "uni (tasks that migrate), or pool (also measures pools of atomic tasks); steal "
+          "uni (tasks that migrate), or pool (also measures tasks of a pool); steal "
           "--stopped: started, or tied (tasks that have begun are never stolen)");
 ABSL_FLAG(std::string, steal, "1", "pool: tasks handed over at a time: 1 to 64, or half");
 ABSL_FLAG(std::string, termination, "detector", "pool: detector, or scan (of the status cells)");
@@ -93,7 +93,7 @@ struct Program {
   double work = 0;   // number of units
   UtsCount expected;
   std::function<UtsCount()> plain;
-  UtsCount (*tasks)(int, int);  // runs as the first task
+  UtsCount (*tasks)(int, int);  // runs as the root task
   int first = 0;                // its arguments
   int second = 0;
   std::function<UtsCount()> tbb{};  // the same on oneTBB, if there is a version

@@ -43,15 +43,19 @@ enum class QueuePairSharing : uint8_t {
 
 // Options, all with defaults. Sizes in bytes.
 struct FabricOptions {
-  // Long-lived threads per process. Default: the number that the user has requested from the
-  // launcher (-t), else 1. Must be equal in all processes.
+  // Limit of `threads`, `helper_threads` and `queue_pairs`.
+  static constexpr uint32_t kMaxPerProcess = 1u << 16;
+
+  // Long-lived threads per process, from 1 to kMaxPerProcess, and less than 2^32 in the job.
+  // Default: the number that the user has requested from the launcher (-t), else 1. Must be equal
+  // in all processes.
   std::optional<uint32_t> threads{};
   // 1: for each device a thread receives independently of the workers. 0: there are no such
   // threads. Workers also receive when they process calls, and while they wait and are awake; the
   // service thread pauses meanwhile. With 0 only the workers receive, and waits poll instead of
   // sleeping.
   uint32_t service_threads = 1;
-  uint32_t helper_threads = 0;
+  uint32_t helper_threads = 0;  // at most kMaxPerProcess
   // Which threads share a connection to another process. `queue_pairs` is used with kProcess;
   // with kNumaNode and kThread, Fabric::options() returns the number that results. This number must
   // be equal in all processes. With more connections, fewer threads share a send queue. Each
@@ -59,7 +63,7 @@ struct FabricOptions {
   // Transmitters of a connection, which has at most TransmitQueue::kMaxTransmitters: so at most 127
   // threads can share one.
   QueuePairSharing queue_pair_sharing = QueuePairSharing::kProcess;
-  uint32_t queue_pairs = 1;
+  uint32_t queue_pairs = 1;  // from 1 to kMaxPerProcess
   // Send-based calls: receive_units, at least 1, is the number of messages that a sender may have
   // in flight on one connection; receive_unit_bytes, a multiple of 8 of at least 256, is the
   // maximum length of a message with its headers of 16 bytes (40 with an object for `consumed`). A

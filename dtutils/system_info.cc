@@ -183,6 +183,13 @@ MemoryLockLimit query_memory_lock(const std::string& root) {
       result.may_exceed = (capabilities >> kCapIpcLock & 1) != 0;
     }
   }
+  // Of other user namespaces than the first, the kernel ignores the capability. The first one maps
+  // all ids to themselves.
+  uint64_t inside = 0;
+  uint64_t outside = 0;
+  uint64_t count = UINT32_MAX;
+  std::ifstream(root + "/proc/self/uid_map") >> inside >> outside >> count;
+  result.may_exceed = result.may_exceed && inside == outside && count == UINT32_MAX;
   return result;
 }
 

@@ -49,11 +49,12 @@ struct NumaNodeInfo {
   std::vector<int> distances;  // to the nodes of SystemInfo::nodes, in their order; 10 is local
 };
 
-// Limit of the memory that a process may pin. A process with CAP_IPC_LOCK may pin any amount.
+// Limit of the memory that a process may pin. A process with CAP_IPC_LOCK in the first user
+// namespace may pin any amount.
 struct MemoryLockLimit {
   uint64_t soft_bytes = 0;
   uint64_t hard_bytes = 0;
-  bool may_exceed = false;  // CAP_IPC_LOCK
+  bool may_exceed = false;  // by CAP_IPC_LOCK
 };
 
 // Limits of the control groups of this process; each is the tightest of all levels.

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <exception>
 #include <string>
 #include <utility>
 
@@ -164,7 +165,7 @@ uint32_t Host::living() const {
   return count;
 }
 
-uint64_t Host::dead() const {
+uint64_t Host::dead_set_hash() const {
   uint64_t set = 0;
   for (uint32_t rank = 0; rank < size_; ++rank) {
     if (!alive(rank)) set ^= Random::mix(uint64_t{rank} + 1);
@@ -215,34 +216,40 @@ Host::Posts Host::posts() const {
 }
 
 bool Host::passed() {
-  const uint64_t now = passes_.load(std::memory_order_relaxed);
+  const uint64_t now = deaths_.load(std::memory_order_relaxed);
   // One reception is that of the command whose handler calls this function.
   bool all = threads_[0]->receptions <= 1;
   for (uint32_t i = 1; i < num_threads_; ++i) {
-    // Acquire: pairs with the release in round(). The effects of the calls are visible.
-    if (threads_[i]->passed.load(std::memory_order_acquire) == now) continue;
+    // Acquire: pairs with the release in round(). The effects of the worker's calls are visible.
+    if (threads_[i]->deaths.load(std::memory_order_acquire) == now) continue;
     all = false;
     if (fabric_ != nullptr) fabric_->wake(i);
   }
-  if (all) passes_.store(now + 1, std::memory_order_seq_cst);
   return all;
 }
 
 bool Host::may_rest(const HostThread& self) {
   if (ending_.load(std::memory_order_seq_cst)) return false;
-  if (self.passed.load(std::memory_order_relaxed) != passes_.load(std::memory_order_seq_cst)) {
-    return false;  // passed() waits for the next round of this worker
+  if (self.failed) return true;
+  if (self.index == 0 && failed_.load(std::memory_order_seq_cst)) return false;
+  if (self.deaths.load(std::memory_order_relaxed) != deaths_.load(std::memory_order_seq_cst)) {
+    return false;  // passed() waits for a round of this worker
   }
   HostedSearch* active = active_.load(std::memory_order_seq_cst);
   return active == nullptr || !active->has_work(self.index);
 }
 
 bool Host::round(HostThread& self) {
-  // Acquire: pairs with the release in passed(). The calls of this round see which processes had
-  // died by then.
-  if (const uint64_t passes = passes_.load(std::memory_order_acquire);
-      self.passed.load(std::memory_order_relaxed) != passes) {
-    self.passed.store(passes, std::memory_order_release);
+  // Not within a call: the handlers of calls must not throw. Acquire: pairs with the store in
+  // note_failure().
+  if (self.index == 0 && self.receptions == 0 && failed_.load(std::memory_order_acquire)) {
+    std::rethrow_exception(failure_);
+  }
+  // Acquire: pairs with the increment in look_for_deaths(). The calls of this round see which
+  // processes had died by then.
+  if (const uint64_t deaths = deaths_.load(std::memory_order_acquire);
+      self.deaths.load(std::memory_order_relaxed) != deaths) {
+    self.deaths.store(deaths, std::memory_order_release);
   }
   const size_t calls = fabric_ != nullptr ? fabric_->process_calls() : 0;
   if (self.index == 0 && ++rounds_ % kRoundsBetweenLooks == 0) look_for_deaths();
@@ -282,10 +289,28 @@ void Host::rest(HostThread& self, Deadline deadline, const std::function<bool()>
 
 void Host::run_worker(uint32_t index) {
   HostThread& self = *threads_[index];
-  while (!ending_.load(std::memory_order_acquire)) {
-    if (!round(self)) rest(self, kForever);
+  const auto ending = [this] { return ending_.load(std::memory_order_acquire); };
+  try {
+    while (!ending()) {
+      if (!round(self)) rest(self, kForever);
+    }
+  } catch (...) {
+    note_failure(self);
   }
+  while (!ending()) rest(self, kForever);
   leave(index);
+}
+
+void Host::note_failure(HostThread& self) {
+  self.failed = true;
+  {
+    const std::lock_guard lock(mutex_);
+    if (failed_.load(std::memory_order_relaxed)) return;
+    failure_ = std::current_exception();
+    // seq_cst: worker 0 either sees it before it sleeps, or wake_workers() wakes it.
+    failed_.store(true, std::memory_order_seq_cst);
+  }
+  wake_workers();
 }
 
 bool Host::step() { return round(*threads_[0]); }
@@ -308,6 +333,7 @@ void Host::look_for_deaths() {
   for (uint32_t other = 0; other < size_; ++other) {
     if (other == rank_ || !alive(other) || fabric_->peer_status(other).ok()) continue;
     dead_[other].store(true, std::memory_order_release);
+    deaths_.fetch_add(1, std::memory_order_seq_cst);
     // Without the lock: lost() may send calls, which may run received calls, which may create
     // instances.
     std::vector<LocalInstance*> instances;

@@ -24,6 +24,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -97,7 +98,8 @@ struct HostThread {
   PostCounts posts;                              // outlives `aggregators`
   std::unique_ptr<PeerAggregators> aggregators;  // nullptr in a host without a fabric
   uint32_t receptions = 0;                       // calls that the worker is running
-  std::atomic<uint64_t> passed{0};               // the last value of Host::passes_ that it has read
+  bool failed = false;                           // its function threw: it runs calls only
+  std::atomic<uint64_t> deaths{0};               // the last value of Host::deaths_ that it has read
   std::atomic<int64_t> idle_ns{0};               // time that it has slept
   std::vector<LocalInstance*> instances;         // cache of Host::local_here(), by instance_slot()
   Random random{0};                              // for rollouts and new nodes; each search seeds it
@@ -137,10 +139,12 @@ class CARIAMA_MCTS_EXPORT Host {
   [[nodiscard]] uint32_t living() const;
   // Returns a hash of the set of dead processes, to compare two sets; not their number. 0: none has
   // died.
-  [[nodiscard]] uint64_t dead() const;
+  [[nodiscard]] uint64_t dead_set_hash() const;
 
   // Called by worker 0 of each rank other than 0. Blocks and works until rank 0 calls end().
-  // Returns UNAVAILABLE if rank 0 dies.
+  // Returns UNAVAILABLE if rank 0 dies. Throws an exception that a function of the game throws in a
+  // worker of this process, as step() and work_until() do. Then this process cannot complete the
+  // search: destroy the host.
   [[nodiscard]] absl::Status serve();
   // Called by worker 0 of rank 0: ends the workers of all processes; serve() returns there.
   // Idempotent.
@@ -181,9 +185,8 @@ class CARIAMA_MCTS_EXPORT Host {
   };
   [[nodiscard]] Posts posts() const;
   // Called by worker 0, repeatedly. Returns true if each worker has been outside of calls at some
-  // moment since the previous return of true. So after the second return of true that follows the
-  // moment at which a process was marked as dead, no worker is running a call of that process: it
-  // accepts none any more. Wakes the workers for which it waits.
+  // moment since a process was last marked as dead. Then no worker runs a call of a dead process,
+  // and accepts none any more. Wakes the workers that have not been outside of calls.
   [[nodiscard]] bool passed();
   // Makes the workers of this process call work() of this search from now on.
   void activate(HostedSearch* search);
@@ -206,7 +209,8 @@ class CARIAMA_MCTS_EXPORT Host {
   void hand_back();
 
   // Called by worker 0. Runs one iteration of the worker loop: runs received calls, then work().
-  // Returns false if there was neither a call nor work.
+  // Returns false if there was neither a call nor work. Throws the exception of work() in any
+  // worker of this process. In a call, that of worker 0 only.
   bool step();
   // Called by worker 0. Runs calls and work until the condition holds. Returns false if the
   // deadline passes first.
@@ -219,6 +223,7 @@ class CARIAMA_MCTS_EXPORT Host {
   LocalInstance& local(std::type_index type, InstanceMaker make);
   [[nodiscard]] absl::Status enter(uint32_t index);
   void leave(uint32_t index);
+  void note_failure(HostThread& self);
   void run_worker(uint32_t index);
   bool round(HostThread& self);
   void rest(HostThread& self, Deadline deadline, const std::function<bool()>& until = nullptr);
@@ -233,14 +238,16 @@ class CARIAMA_MCTS_EXPORT Host {
   std::vector<std::unique_ptr<HostThread>> threads_;
   std::vector<std::thread> others_;
   std::vector<std::atomic<bool>> dead_;
-  // Guards instances_. Recursive: the constructor of an instance may create another one.
+  // Guards instances_ and failure_. Recursive: the constructor of an instance may create another.
   std::recursive_mutex mutex_;
   std::unordered_map<std::type_index, std::unique_ptr<LocalInstance>> instances_;
   std::atomic<HostedSearch*> active_{nullptr};
   std::atomic<uint64_t> handed_back_{0};  // number of hand_back() calls
   std::atomic<bool> ending_{false};
+  std::atomic<bool> failed_{false};  // a worker other than worker 0 has thrown
+  std::exception_ptr failure_;       // its exception. Written before failed_, once
   bool ended_ = false;
-  std::atomic<uint64_t> passes_{1};  // number of passed() calls that returned true, plus 1
+  std::atomic<uint64_t> deaths_{0};  // number of processes that are marked as dead
   // Armed by each worker that sleeps. With a fabric it stands for the doorbells of Fabric::wait().
   Doorbell doorbell_;
   uint64_t rounds_ = 0;

@@ -46,9 +46,10 @@ class CARIAMA_MCTS_EXPORT Program {
 
   // Runs the job: `body` in rank 0, Host::serve() in the other ranks. Returns the exit code of the
   // program: the result of `body`; 1 if the job failed or `body` threw an exception; 2 if error()
-  // is set. If it is not the result of `body`, the reason is on stderr. If a process other than
-  // rank 0 dies, or a function of the game throws in its worker 0, the search continues without it.
-  // With ProgramOptions::lease that holds for a stopped process, too.
+  // is set. If it is not the result of `body`, the reason is on stderr. If a function of the game
+  // throws in a worker of rank 0, the search throws the exception in `body`. If a process other
+  // than rank 0 dies, or a function of the game throws there, the search continues without it. With
+  // ProgramOptions::lease that holds for a stopped process, too.
   int run(const std::function<int(Host&)>& body, const ProgramOptions& options = {});
 
  private:

@@ -310,7 +310,7 @@ absl::Status TaskPool::run_first(const pool::internal::Kind& kind, std::byte* pa
     const ScopedWaitHook scoped(hook);
     if (first) {
       const PoolWorker::FirstResult ended = worker.run_first(kind, payload);
-      // The id of the function. Then 'x' if the first task threw, else 'v'.
+      // The id of the function. Then 'x' if the root task threw, else 'v'.
       text = function + (ended.failure.empty() ? "v" : "x" + ended.failure);
       if (ended.failure.empty()) {
         text.append(reinterpret_cast<const char*>(payload), kind.result_bytes);
@@ -338,11 +338,11 @@ absl::Status TaskPool::run_first(const pool::internal::Kind& kind, std::byte* pa
   text.erase(0, function.size());
   if (!text.empty() && text[0] == 'x') {
     return make_error(absl::StatusCode::kAborted, ErrorScope::kOperation,
-                      "the first task threw: " + text.substr(1));
+                      "the root task threw: " + text.substr(1));
   }
   if (text.size() != 1 + kind.result_bytes) {
     return parts_->break_run(make_error(absl::StatusCode::kInternal, ErrorScope::kPeer,
-                                        "the result of the first task has " +
+                                        "the result of the root task has " +
                                             std::to_string(text.size() - 1) + " bytes, not " +
                                             std::to_string(kind.result_bytes),
                                         "call run() with the same function in every process"));

@@ -437,8 +437,8 @@ class Children {
 //   kStatusScan  Oortwijn's scan: a worker that finds no task reads the status cells of all
 //                workers, and leaves when all are IDLE. The scan does not see a task that is in
 //                transfer from a victim that is already IDLE to a thief that is still IDLE. It is
-//                correct only because rank 0 stays WORKING until the first task has ended, and the
-//                first task waits for all its descendants. For comparison.
+//                correct only because rank 0 stays WORKING until the root task has ended, and the
+//                root task waits for all its descendants. For comparison.
 enum class PoolTermination : uint8_t { kDetector, kStatusScan };
 
 // PoolOptions::steal: hand over half of the tasks.
@@ -465,13 +465,14 @@ struct PoolOptions {
   // Size in bytes to which create() raises the stack limit of the calling thread, if that is the
   // main thread and the limit is lower. Tasks nest on this stack.
   size_t stack_bytes = size_t{64} << 20;
-  // Each worker records its first `attempts` steal attempts (TaskPool::take_attempts).
-  size_t attempts = 0;
+  // The number of steal attempts that each worker records, from the first on
+  // (TaskPool::take_attempts()).
+  size_t recorded_attempts = 0;
   // As TaskOptions::atomics. Must be equal in all workers.
   RemoteAtomics atomics = RemoteAtomics::kAutomatic;
   // Time limit for create(). In each run, also for the meeting of all workers after the last task,
   // in which they exchange the result; with PoolTermination::kStatusScan, also for the meeting
-  // before the first task. The tasks have no limit. A worker that comes later ends the run with
+  // before the root task. The tasks have no limit. A worker that comes later ends the run with
   // DEADLINE_EXCEEDED, and every further run(). From 1 ms to 100 years.
   std::chrono::milliseconds timeout{30'000};
 };
@@ -529,7 +530,7 @@ struct CARIAMA_TASKS_EXPORT PoolStatistics {
   [[nodiscard]] std::vector<std::pair<std::string, uint64_t>> counters() const;
 };
 
-// The workers of a job, one process each, which run a first task and all its descendants.
+// The workers of a job, one process each, which run a root task and all its descendants.
 // Thread-compatible: one thread creates it, calls its functions and destroys it.
 class CARIAMA_TASKS_EXPORT TaskPool {
  public:
@@ -545,10 +546,10 @@ class CARIAMA_TASKS_EXPORT TaskPool {
   TaskPool(const TaskPool&) = delete;
   TaskPool& operator=(const TaskPool&) = delete;
 
-  // Collective: runs F(arguments...) as the first task, on rank 0, with rank 0's arguments. All
+  // Collective: runs F(arguments...) as the root task, on rank 0, with rank 0's arguments. All
   // workers run its descendants. Blocks until all tasks have ended, and returns the result on every
   // rank. While the worker is idle, waits in sync() for a thief, or waits for the answer of a
-  // victim, it runs the calls that arrive for its thread. Errors: ABORTED (the first task threw;
+  // victim, it runs the calls that arrive for its thread. Errors: ABORTED (the root task threw;
   // the message has the exception's text); FAILED_PRECONDITION (the caller is a task, or this
   // process passed another F than rank 0; the pool stays usable).
   //
@@ -581,7 +582,8 @@ class CARIAMA_TASKS_EXPORT TaskPool {
   [[nodiscard]] int size() const;
   [[nodiscard]] PoolStatistics statistics() const;
   void reset_statistics();
-  // Returns the attempts recorded since the last call, at most PoolOptions::attempts.
+  // Returns the attempts recorded since the last call, at most
+  // PoolOptions::recorded_attempts.
   [[nodiscard]] std::vector<PoolAttempt> take_attempts();
 
  private:

@@ -182,7 +182,7 @@ TaskRuntime::~TaskRuntime() = default;
 
 absl::StatusOr<std::string> TaskRuntime::run_bytes(tasks::ChildFunction root, uint64_t first,
                                                    uint64_t second) {
-  // A second run would put its first task onto the frames of the caller, or into the loop of the
+  // A second run would put its root task onto the frames of the caller, or into the loop of the
   // scheduler that called the caller.
   if (parts_->running) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
@@ -229,7 +229,7 @@ absl::StatusOr<std::string> TaskRuntime::run_bytes(tasks::ChildFunction root, ui
   text.erase(0, sizeof root + 1);
   if (form == 'x') {
     return make_error(absl::StatusCode::kAborted, ErrorScope::kOperation,
-                      "the first task threw: " + text);
+                      "the root task threw: " + text);
   }
   return text;
 }

@@ -1,4 +1,4 @@
-// TaskRuntime: the workers of a job, one process each, which run a first task and all its children.
+// TaskRuntime: the workers of a job, one process each, which run a root task and all its children.
 //
 //   int main(int argc, char** argv) {
 //     if (auto code = cariama::start_workers({.processes = 2}, argc, argv)) return *code;

@@ -16,7 +16,9 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
+#include <stdexcept>
 #include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "tasks/fork_join.h"
@@ -62,16 +64,20 @@ class TaskFuture {
   // Waits until the value is set, and returns it. Throws the exception if fail() was called
   // instead. The worker runs other tasks meanwhile, and the calling task may continue in another
   // process. Blocks for ever if neither set() nor fail() is called. Requires: get() is called once
-  // for a promise, over all copies of the future. A second call reads released memory, undetected.
+  // for a promise, over all copies of the future. A second call on the same object throws
+  // std::logic_error; one on another copy reads released memory, undetected.
   T get() const {
+    const uint64_t record = std::exchange(record_, 0);
+    if (record == 0)
+      throw std::logic_error("the second get() of a TaskFuture: get() is called once");
     if constexpr (std::is_void_v<T>) {
-      tasks::join_record(record_, nullptr, 0);
+      tasks::join_record(record, nullptr, 0);
     } else if constexpr (tasks::kTravelsAsBytes<T>) {
       alignas(T) std::byte value[sizeof(T)];
-      tasks::join_record(record_, value, sizeof value);
+      tasks::join_record(record, value, sizeof value);
       return *std::launder(reinterpret_cast<T*>(value));
     } else {
-      return Transfer<T>::unpack(tasks::join_packed(record_));
+      return Transfer<T>::unpack(tasks::join_packed(record));
     }
   }
 
@@ -79,7 +85,7 @@ class TaskFuture {
   template <typename U>
   friend class TaskPromise;
   explicit TaskFuture(uint64_t record) : record_(record) {}
-  uint64_t record_;
+  mutable uint64_t record_;  // 0: get() was called
 };
 
 template <typename T>

@@ -43,10 +43,10 @@ constexpr const char* kHelp =
     "\n"
     "  -n P                 number of processes (default 1); not together with a launcher\n"
     "  --strategy S         reach: bfs, chaining or saturation (default saturation)\n"
-    "  --goal ASSIGNMENT    reach: stops at the first level with such a state, and prints a path\n"
+    "  --goal ASSIGNMENT    reach: stops at the first level with such a state, and prints a trace\n"
     "                       to it. 3=1,7=0: integer 3 is 1 and integer 7 is 0, counted from 0\n"
     "  --goal FILE.bdd      reach: the same for the states of a file that --save has written\n"
-    "  --deadlocks          reach: counts the states without successor, prints a path to one\n"
+    "  --deadlocks          reach: counts the states without successor, prints a trace to one\n"
     "  --levels N           reach: stops after N levels\n"
     "  --checkpoint DIR     reach: stores the states reached in DIR, and continues from there.\n"
     "                       One job at a time uses DIR\n"
@@ -147,7 +147,7 @@ std::string read(int argc, char** argv, Arguments& arguments) {
     } else if (word == "--deadlocks") {
       arguments.reach.deadlocks = true;
     } else if (word == "--levels") {
-      arguments.reach.most_levels = number(word, 1, UINT64_MAX);
+      arguments.reach.max_levels = number(word, 1, UINT64_MAX);
     } else if (word == "--checkpoint") {
       arguments.reach.checkpoint = value(word);
     } else if (word == "--checkpoint-every") {
@@ -165,7 +165,7 @@ std::string read(int argc, char** argv, Arguments& arguments) {
     } else if (word == "--table") {
       arguments.manager.table_bytes = number(word, 1, kMostMiB) << 20;
     } else if (word == "--memory") {
-      arguments.manager.most_table_bytes = number(word, 1, kMostMiB) << 20;
+      arguments.manager.max_table_bytes = number(word, 1, kMostMiB) << 20;
     } else if (word == "--cache") {
       arguments.manager.cache_bytes = number(word, 1, kMostMiB) << 20;
     } else if (word == "--remote") {
@@ -200,7 +200,7 @@ std::string read(int argc, char** argv, Arguments& arguments) {
     }
   }
   ManagerOptions& manager = arguments.manager;
-  manager.table_bytes = std::min(manager.table_bytes, manager.most_table_bytes);
+  manager.table_bytes = std::min(manager.table_bytes, manager.max_table_bytes);
   return error;
 }
 

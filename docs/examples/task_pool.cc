@@ -1,4 +1,4 @@
-// Task pools: a recursive function whose calls are atomic tasks, on two worker processes.
+// Task pools: a recursive function whose calls are pool tasks, on two worker processes.
 #include "tasks/pool.h"
 
 #include <chrono>

@@ -8,9 +8,11 @@
 #include <exception>
 #include <span>
 #include <string_view>
+#include <tuple>
 #include <unordered_map>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "dsfabric/bootstrap/handshake.h"
 #include "dsfabric/function_table.h"
 #include "dsfabric/serializer.h"
@@ -95,11 +97,27 @@ FabricJob::FabricJob(const FabricOptions& options, std::unique_ptr<Bootstrap> bo
 
 absl::StatusOr<std::unique_ptr<FabricJob>> FabricJob::join(const FabricOptions& options,
                                                            std::unique_ptr<Bootstrap> bootstrap) {
-  if (options.queue_pairs == 0 || options.receive_units == 0 || options.send_depth < 2 ||
-      options.receive_unit_bytes < 256 || options.receive_unit_bytes % 8 != 0) {
+  if (options.receive_units == 0 || options.send_depth < 2 || options.receive_unit_bytes < 256 ||
+      options.receive_unit_bytes % 8 != 0) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
-                      "a fabric needs queue_pairs, receive_units, a send_depth of 2 at least, and "
+                      "a fabric needs receive_units, a send_depth of 2 at least, and "
                       "receive_unit_bytes of 256 at least, a multiple of 8");
+  }
+  const uint32_t threads = options.threads.value_or(bootstrap->threads().value_or(1));
+  for (const auto& [name, value, least] : {std::tuple("threads", threads, 1u),
+                                           {"helper_threads", options.helper_threads, 0u},
+                                           {"queue_pairs", options.queue_pairs, 1u}}) {
+    if (value >= least && value <= FabricOptions::kMaxPerProcess) continue;
+    return make_error(
+        absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
+        absl::StrCat("FabricOptions::", name, " is ", value),
+        absl::StrCat("use ", least, " to ", FabricOptions::kMaxPerProcess, " per process"));
+  }
+  if (threads >= kNoThread / static_cast<uint32_t>(bootstrap->size())) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
+                      absl::StrCat("FabricOptions::threads is ", threads, " in ", bootstrap->size(),
+                                   " processes: a job has less than 2^32 threads"),
+                      "use fewer threads per process");
   }
   // With a heartbeat of 0 between service threads, barriers miss their deadlines.
   const int64_t least_heartbeat = options.service_threads == 0 ? 0 : 1;
@@ -121,12 +139,6 @@ absl::StatusOr<std::unique_ptr<FabricJob>> FabricJob::join(const FabricOptions& 
   if (absl::Status built = FunctionTable::build(); !built.ok()) return built;
   if (bootstrap->size() > 1) share_diagnostics(job_name(bootstrap->secret(), "diagnostics"));
   std::unique_ptr<FabricJob> job(new FabricJob(options, std::move(bootstrap)));
-  if (job->threads_ == 0 || job->threads_ >= kNoThread / job->size_) {
-    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
-                      std::to_string(job->threads_) +
-                          " threads per process: it must be one at least, and 2^32 in the job at "
-                          "most");
-  }
   if (absl::Status met = job->meet_others(deadline_after(options.timeout)); !met.ok()) return met;
   return job;
 }

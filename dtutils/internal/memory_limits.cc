@@ -1,7 +1,5 @@
 #include "dtutils/internal/memory_limits.h"
 
-#include <sys/resource.h>
-
 #include <algorithm>
 #include <fstream>
 #include <iterator>
@@ -9,6 +7,7 @@
 
 #include "dtutils/error.h"
 #include "dtutils/internal/byte_size.h"
+#include "dtutils/system_info.h"
 
 namespace cariama::internal {
 namespace {
@@ -20,10 +19,8 @@ constexpr uint64_t kSplits = 4;
 
 MemoryLimits query_memory_limits() {
   MemoryLimits limits;
-  rlimit memlock{};
-  if (getrlimit(RLIMIT_MEMLOCK, &memlock) == 0 && memlock.rlim_cur != RLIM_INFINITY) {
-    limits.memlock = memlock.rlim_cur;
-  }
+  const MemoryLockLimit memlock = query_memory_lock_limit();
+  if (!memlock.may_exceed && memlock.soft_bytes != kUnlimited) limits.memlock = memlock.soft_bytes;
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {
     uint64_t kilobytes = 0;

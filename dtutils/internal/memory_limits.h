@@ -11,7 +11,7 @@ namespace cariama::internal {
 
 // The limits that a registration can meet, and their use.
 struct MemoryLimits {
-  uint64_t memlock = UINT64_MAX;  // RLIMIT_MEMLOCK in bytes
+  uint64_t memlock = UINT64_MAX;  // RLIMIT_MEMLOCK in bytes, if the process may not exceed it
   uint64_t locked = 0;            // bytes that count against it
   uint64_t max_map_count = UINT64_MAX;
   uint64_t mappings = 0;  // of this process

@@ -8,12 +8,14 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <cstdint>
 #include <mutex>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "dtutils/error.h"
 #include "dtutils/file_descriptor.h"
 #include "dtutils/internal/byte_size.h"
@@ -21,20 +23,6 @@
 #include "dtutils/internal/read_through.h"
 
 namespace cariama {
-
-DomainPinner::DomainPinner(std::shared_ptr<ProtectionDomain> domain, Access access,
-                           std::optional<Access> read_only_access)
-    : domain_(std::move(domain)), access_(access), read_only_access_(read_only_access) {}
-
-absl::StatusOr<std::shared_ptr<MemoryRegion>> DomainPinner::pin(std::byte* address, size_t bytes) {
-  const MemorySource source{.address = address, .length = bytes};
-  auto region = domain_->register_memory(source, access_);
-  if (region.ok() || !read_only_access_.has_value() || absl::IsResourceExhausted(region.status())) {
-    return region;
-  }
-  auto read_only = domain_->register_memory(source, *read_only_access_);
-  return read_only.ok() ? std::move(read_only) : std::move(region);
-}
 
 namespace {
 
@@ -53,7 +41,31 @@ bool is_mapped(std::byte* address, size_t bytes) {
   return true;
 }
 
+absl::Status not_mapped(const std::byte* address, size_t bytes) {
+  const auto start = reinterpret_cast<uintptr_t>(address);
+  return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                    absl::StrCat("registering ", internal::format_bytes(bytes), " at 0x",
+                                 absl::Hex(start), ": part of the range is not mapped"),
+                    "pass mapped memory");
+}
+
 }  // namespace
+
+DomainPinner::DomainPinner(std::shared_ptr<ProtectionDomain> domain, Access access,
+                           std::optional<Access> read_only_access)
+    : domain_(std::move(domain)), access_(access), read_only_access_(read_only_access) {}
+
+absl::StatusOr<std::shared_ptr<MemoryRegion>> DomainPinner::pin(std::byte* address, size_t bytes) {
+  // A device that pins the memory finds out by itself.
+  if (!domain_->pins_memory() && !is_mapped(address, bytes)) return not_mapped(address, bytes);
+  const MemorySource source{.address = address, .length = bytes};
+  auto region = domain_->register_memory(source, access_);
+  if (region.ok() || !read_only_access_.has_value() || absl::IsResourceExhausted(region.status())) {
+    return region;
+  }
+  auto read_only = domain_->register_memory(source, *read_only_access_);
+  return read_only.ok() ? std::move(read_only) : std::move(region);
+}
 
 // The ring and its sparse table of fixed buffers. Regions share it, so that it outlives them.
 class IoUringPinner::State {
@@ -196,11 +208,7 @@ absl::StatusOr<std::shared_ptr<MemoryRegion>> IoUringPinner::pin(std::byte* addr
     return make_errno_error(-error, ErrorScope::kProcess,
                             "pinning " + internal::format_bytes(bytes));
   }
-  if (!is_mapped(address, bytes)) {
-    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                      "registering " + internal::format_bytes(bytes) + ": part of it is not mapped",
-                      "pass mapped memory");
-  }
+  if (!is_mapped(address, bytes)) return not_mapped(address, bytes);
   return std::make_shared<IoUringRegion>(state_, source, std::vector<uint32_t>{});
 }
 

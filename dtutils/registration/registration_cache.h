@@ -173,7 +173,7 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   // deregisters memory for it. If the memory is registered: lock-free while the look-up table's
   // slot for `address` names the region; two ranges in use whose addresses share one of the 512
   // slots replace each other there, and then acquire() takes the cache's lock. Errors:
-  // INVALID_ARGUMENT (an empty range, or part of it is not in the address space),
+  // INVALID_ARGUMENT (an empty range, or part of it is not mapped),
   // RESOURCE_EXHAUSTED (the budget, RLIMIT_MEMLOCK or vm.max_map_count: the text names it and the
   // value needed), FAILED_PRECONDITION (in a forked child).
   [[nodiscard]] absl::StatusOr<RegistrationUse> acquire(const void* address, size_t bytes,

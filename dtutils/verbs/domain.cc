@@ -1,7 +1,5 @@
 #include "dtutils/verbs/domain.h"
 
-#include <sys/resource.h>
-
 #include <cerrno>
 #include <cstdint>
 #include <fstream>
@@ -11,6 +9,7 @@
 
 #include "dtutils/error.h"
 #include "dtutils/internal/byte_size.h"
+#include "dtutils/system_info.h"
 #include "dtutils/verbs/completion_channel.h"
 #include "dtutils/verbs/completion_queue.h"
 #include "dtutils/verbs/queue_pair.h"
@@ -61,13 +60,12 @@ uint64_t pinned_bytes() {
 
 absl::Status registration_error(int error, size_t length) {
   const std::string size = internal::format_bytes(length);
-  rlimit limit{};
   // ENOMEM means either that memory ran out or that the limit was reached; only the limit can be
   // checked here.
-  if (error == ENOMEM && getrlimit(RLIMIT_MEMLOCK, &limit) == 0 &&
-      limit.rlim_cur != RLIM_INFINITY) {
+  const MemoryLockLimit limit = query_memory_lock_limit();
+  if (error == ENOMEM && !limit.may_exceed && limit.soft_bytes != kUnlimited) {
     const uint64_t pinned = pinned_bytes();
-    std::string what = "memlock is " + internal::format_bytes(limit.rlim_cur);
+    std::string what = "memlock is " + internal::format_bytes(limit.soft_bytes);
     if (pinned > 0) what += " with " + internal::format_bytes(pinned) + " of it in use";
     return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
                       what + ", a " + size + " region needs more", "raise ulimit -l");

@@ -85,7 +85,7 @@ class CommandedSearch : public HostedSearch {
     for (;;) {
       Host::Posts sum;
       const std::vector<CommandReply>& replies = command(CommandKind::kInform, options);
-      const uint64_t dead = host.dead();
+      const uint64_t dead = host.dead_set_hash();
       bool settled = true;
       for (uint32_t rank = 0; rank < host.size(); ++rank) {
         if (!host.alive(rank)) continue;
@@ -110,7 +110,7 @@ class CommandedSearch : public HostedSearch {
     reply.rank = host.rank();
     reply.number = command.number;
     reply.posts = host.posts();
-    reply.dead = host.dead();
+    reply.dead = host.dead_set_hash();
     if (reply.dead != 0) reply.settled = host.passed() && derived().settled();
     host.hand_back();
     return reply;

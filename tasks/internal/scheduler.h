@@ -23,6 +23,7 @@
 #include "tasks/context.h"
 #include "tasks/internal/join_protocol.h"
 #include "tasks/internal/must.h"
+#include "tasks/internal/peer_words.h"
 #include "tasks/internal/scheduler_state.h"
 #include "tasks/internal/split_deque.h"
 #include "tasks/internal/split_deque_thief.h"
@@ -275,7 +276,12 @@ void Scheduler<Derived, Machine>::quiesce_region() {
   if (taken == 0) return;
   taken_ += taken;
   statistics_.stolen_from += taken;
-  for (uint64_t round = 0; !public_part_.all_copied(taken_); ++round) await_thief(round);
+  uint64_t copied = public_part_.copied();
+  for (uint64_t round = 0; copied < taken_; ++round) {
+    await_thief(round);
+    copied = public_part_.copied();
+  }
+  if (copied != taken_) must(malformed_words(rank(), "the number of copied tasks"));
   std::fill(reports_ + 1, reports_ + 1 + taken, 0);
 }
 

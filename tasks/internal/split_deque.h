@@ -189,11 +189,9 @@ class PublicPartOwner {
     }
   }
 
-  // Returns true if thieves have read the frames of all entries that they ever took. Requires:
-  // `taken` is the number of these entries.
-  [[nodiscard]] bool all_copied(uint64_t taken) {
-    return memory_.load(public_part_.copied) == taken;
-  }
+  // Returns the number of entries whose frames thieves have read: at most the number of entries
+  // that they ever took.
+  [[nodiscard]] uint64_t copied() { return memory_.load(public_part_.copied); }
 
  private:
   Memory& memory_;

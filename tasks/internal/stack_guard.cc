@@ -27,6 +27,7 @@ struct Guarded {
   const uint64_t* entries;
   struct sigaction previous_segv;
   struct sigaction previous_bus;
+  struct sigaction previous_abort;
   stack_t previous_stack;
   void* own_stack;
   bool advised;
@@ -50,17 +51,19 @@ void advise(int signal) {
   if (guarded.advised) return;
   guarded.advised = true;
   SignalSafeText line;
-  line.add("cariama tasks: signal ").add_decimal(static_cast<uint64_t>(signal));
-  line.add(" in a task: a frame that has moved to another process may contain a pointer that is ");
+  line.add("cariama tasks: signal ").add_decimal(static_cast<uint64_t>(signal)).add(" in a task: ");
+  if (signal == SIGABRT) line.add("if the heap is corrupt, or malloc has refused a pointer: ");
+  line.add("a frame that has moved to another process may contain a pointer that is ");
   line.add("not valid there: set TaskOptions::check_frames and check_closures, which name the ");
   line.add("function\n").print();
 }
 
 void on_fault(int signal, siginfo_t* info, void* context) {
   const auto address = reinterpret_cast<uintptr_t>(info->si_addr);
+  const bool of_memory = signal != SIGABRT;  // else si_addr is not set
   const bool below_one = address >= guarded.stacks_begin && address < guarded.stacks_end &&
                          (address - guarded.stacks_begin) % guarded.stack_bytes < kStackPage;
-  if (below_one || (address >= guarded.begin && address < guarded.end)) {
+  if (of_memory && (below_one || (address >= guarded.begin && address < guarded.end))) {
     const auto depth = static_cast<uint64_t>(cariama_fork_state.top - guarded.entries);
     SignalSafeText line;
     line.add("cariama tasks: stack overflow: ").add_decimal(depth).add(" tasks deep, ");
@@ -70,16 +73,18 @@ void on_fault(int signal, siginfo_t* info, void* context) {
   }
   const uintptr_t stack_pointer = stack_pointer_of(context);
   if (stack_pointer >= guarded.end && stack_pointer < guarded.region_end) advise(signal);
-  const struct sigaction& previous =
-      signal == SIGBUS ? guarded.previous_bus : guarded.previous_segv;
+  const struct sigaction& previous = signal == SIGABRT  ? guarded.previous_abort
+                                     : signal == SIGBUS ? guarded.previous_bus
+                                                        : guarded.previous_segv;
   if ((previous.sa_flags & SA_SIGINFO) != 0) {
     previous.sa_sigaction(signal, info, context);
   } else if (previous.sa_handler != SIG_DFL && previous.sa_handler != SIG_IGN) {
     previous.sa_handler(signal);
   } else {
-    // Restore the previous action. When the handler returns, the instruction faults again, and the
-    // previous action ends the process.
+    // Restore the previous action, which ends the process: when the handler returns, the
+    // instruction faults again. A signal that a process has sent must be sent again.
     sigaction(signal, &previous, nullptr);
+    if (info->si_code <= 0) raise(signal);
   }
 }
 
@@ -104,6 +109,7 @@ StackGuard::StackGuard(const StackRegion& region, const char* option, const uint
   sigemptyset(&action.sa_mask);
   sigaction(SIGSEGV, &action, &guarded.previous_segv);
   sigaction(SIGBUS, &action, &guarded.previous_bus);
+  sigaction(SIGABRT, &action, &guarded.previous_abort);
 }
 
 void StackGuard::watch(std::span<const std::byte> stacks, size_t stack_bytes, const char* option) {
@@ -117,6 +123,7 @@ void StackGuard::watch(std::span<const std::byte> stacks, size_t stack_bytes, co
 StackGuard::~StackGuard() {
   sigaction(SIGSEGV, &guarded.previous_segv, nullptr);
   sigaction(SIGBUS, &guarded.previous_bus, nullptr);
+  sigaction(SIGABRT, &guarded.previous_abort, nullptr);
   sigaltstack(&guarded.previous_stack, nullptr);
   std::free(guarded.own_stack);
 }

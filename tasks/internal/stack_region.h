@@ -84,11 +84,11 @@ class StackRegion {
 // texts.
 [[nodiscard]] absl::StatusOr<int> map_shared_at(uintptr_t address, size_t bytes, const char* what);
 
-// Handles SIGSEGV and SIGBUS. If a task touches the guard of its stack, prints a message (depth in
-// tasks, stack size in bytes, the option to raise) and ends the process. Passes other faults to the
-// handler that was installed before; for the first fault in a task, it prints before that a line
-// that names TaskOptions::check_frames. The handler runs on a separate stack. At most one
-// StackGuard exists at a time.
+// Handles SIGSEGV, SIGBUS and SIGABRT. If a task touches the guard of its stack, prints a message
+// (depth in tasks, stack size in bytes, the option to raise) and ends the process. Passes other
+// faults to the handler that was installed before; for the first fault in a task, it prints before
+// that a line that names TaskOptions::check_frames. The handler runs on a separate stack. At most
+// one StackGuard exists at a time.
 class StackGuard {
  public:
   // `option` is the name of the option that the message recommends to raise. `entries` is the first

@@ -1,5 +1,5 @@
 // Constants that both protocols of steal requests use: the one for started tasks
-// (DequeKind::kPrivate, paper/private_scheduler.cc) and the one for atomic tasks (pool/).
+// (DequeKind::kPrivate, paper/private_scheduler.cc) and the one for pool tasks (pool/).
 #ifndef CARIAMA_TASKS_INTERNAL_STEAL_REQUEST_H_
 #define CARIAMA_TASKS_INTERNAL_STEAL_REQUEST_H_
 

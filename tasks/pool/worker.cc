@@ -286,7 +286,7 @@ void PoolWorker::answer(uint64_t ticket, int thief, uint64_t count) {
 // ---- Thief --------------------------------------------------------------------------------------
 
 void PoolWorker::record(const PoolAttempt& attempt) {
-  if (log_.size() < options_.attempts) log_.push_back(attempt);
+  if (log_.size() < options_.recorded_attempts) log_.push_back(attempt);
 }
 
 // Asks the victim for tasks. Returns the previous value of the victim's request cell: kOpen if the

@@ -42,7 +42,7 @@ namespace cariama::tasks {
 // that catch those do not catch it.
 struct RunIsBroken {};
 
-// The units of work for the termination detector: stolen tasks, and the first task. begun(r): tasks
+// The units of work for the termination detector: stolen tasks, and the root task. begun(r): tasks
 // handed over to rank r; ended(r): tasks from rank r that have ended here or were handed on. Only
 // the worker's thread changes the counters.
 class PoolUnits final : public WorkCounter {
@@ -88,11 +88,11 @@ class PoolWorker {
   PoolWorker(const PoolWorker&) = delete;
   PoolWorker& operator=(const PoolWorker&) = delete;
 
-  // The first task has ended, and in `failure` is the text of its exception, or "".
+  // The root task has ended, and in `failure` is the text of its exception, or "".
   struct FirstResult {
     std::string failure;
   };
-  // Rank 0 calls it. Runs the first task; its result overwrites the arguments in `payload`.
+  // Rank 0 calls it. Runs the root task; its result overwrites the arguments in `payload`.
   [[nodiscard]] FirstResult run_first(const Kind& kind, std::byte* payload);
   void enter(uint64_t status);  // begins a run
   void leave();                 // ends a run: no thief can reach this worker any more

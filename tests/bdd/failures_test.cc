@@ -54,7 +54,7 @@ std::string fill(Manager& manager) {
 }
 
 void expect_full_and_intact(Manager& manager, const Known& before, const Known& other) {
-  EXPECT_THAT(fill(manager), AllOf(HasSubstr("cannot be enlarged"), HasSubstr("most_table_bytes")));
+  EXPECT_THAT(fill(manager), AllOf(HasSubstr("cannot be enlarged"), HasSubstr("max_table_bytes")));
   EXPECT_EQ(truth_of(before.function, 8), before.truth);
   EXPECT_EQ(truth_of(before.function & other.function, 8),
             truth_of(~(~before.function | ~other.function), 8));
@@ -71,7 +71,7 @@ constexpr bool kSanitizerMaps = cariama::internal::kUnderThreadSanitizer;
 TEST(Full, EndsAnOperationOfAJob) {
   for (const TaskModel model : {TaskModel::kMigrating, TaskModel::kPool}) {
     ManagerOptions options = small();
-    options.table_bytes = options.most_table_bytes = uint64_t{1} << 20;
+    options.table_bytes = options.max_table_bytes = uint64_t{1} << 20;
     with_job(2, model, options, [](Manager& manager) {
       constexpr uint32_t kPairs = 24;
       std::array<Bdd, 2> halves{manager.constant(true), manager.constant(true)};
@@ -241,7 +241,7 @@ TEST(Agreement, CheckpointsThatOneProcessCannotReadOrWrite) {
   with_manager(2, small(), [&](Manager& manager) {
     const Model model = load_model(manager, *read_model_file(model_path("anderson.4")));
     ReachOptions options{.strategy = Strategy::kSaturation};
-    options.most_levels = 1;
+    options.max_levels = 1;
     const auto code = [&](const std::string& of_first, const std::string& of_second) {
       options.checkpoint = folder / (manager.rank() == 0 ? of_first : of_second);
       return reach(model, options).status().code();
@@ -473,11 +473,11 @@ StoredDiagrams chain(uint32_t count, uint32_t first, uint32_t step) {
 
 TEST(Depth, DiagramsOfFilesAreLimited) {
   std::string bytes;
-  append_diagrams(chain(kMostLevels, 0, 1), bytes);
+  append_diagrams(chain(kMaxLevels, 0, 1), bytes);
   size_t offset = 0;
   EXPECT_TRUE(parse_diagrams(bytes, offset).ok());
   bytes.clear();
-  append_diagrams(chain(kMostLevels + 1, 0, 1), bytes);
+  append_diagrams(chain(kMaxLevels + 1, 0, 1), bytes);
   offset = 0;
   EXPECT_THAT(std::string(parse_diagrams(bytes, offset).status().message()),
               HasSubstr("more than 9216 nodes"));
@@ -499,7 +499,7 @@ TEST(Depth, TheLargestModelFitsTheStack) {
       file.initial.states = chain(kBits, 0, 2);
       std::vector<uint32_t> all;
       for (uint32_t i = 0; i < file.bits.size(); ++i) all.push_back(i);
-      file.groups.push_back({all, all, chain(kMostLevels, kFirstLabelVariable, 1)});
+      file.groups.push_back({all, all, chain(kMaxLevels, kFirstLabelVariable, 1)});
       file.groups.push_back({all, all, chain(2 * kBits, 0, 1)});
       const absl::StatusOr<ModelFile> read = parse_model(format_model(file));
       ASSERT_TRUE(read.ok()) << read.status();
@@ -510,8 +510,8 @@ TEST(Depth, TheLargestModelFitsTheStack) {
       EXPECT_TRUE(states.relnext(labels, model.variables).is_true());
       EXPECT_EQ(states.relnext(model.transitions[1].relation, model.variables), states);
       EXPECT_EQ(states.relprev(model.transitions[1].relation, model.variables), states);
-      EXPECT_EQ((states & labels).exists(manager.cube({0})).nodes(), kBits + kMostLevels);
-      EXPECT_EQ((states ^ labels).nodes(), kBits + kMostLevels + 1);
+      EXPECT_EQ((states & labels).exists(manager.cube({0})).nodes(), kBits + kMaxLevels);
+      EXPECT_EQ((states ^ labels).nodes(), kBits + kMaxLevels + 1);
     });
   }
 }

@@ -245,6 +245,33 @@ TEST(Operations, CountsBeyond64Bits) {
   });
 }
 
+TEST(Operations, RefuseVariablesThatAreNoCube) {
+  with_manager(1, small(), [](Manager& manager) {
+    const Bdd x = manager.variable(0);
+    const Bdd y = manager.variable(2);
+    const Bdd t = manager.constant(true);
+    for (const Bdd& cube : {t, x, x & y, manager.cube({0, 2, 4}), (x & y).support()}) {
+      EXPECT_TRUE(cube.is_cube());
+      EXPECT_TRUE(cube.is_cube()) << "and still";
+      EXPECT_EQ(t.exists(cube), t);
+      EXPECT_EQ(t.count(cube | cube), t.count(cube));
+      EXPECT_EQ(x.relnext(t, cube), cube == t ? x : t);
+    }
+    for (const Bdd& other : {~t, ~x, x | y, x ^ y, x & ~y, ~x & y, ~(x & y), x.ite(y, ~y)}) {
+      EXPECT_FALSE(other.is_cube());
+      EXPECT_THROW((void)x.exists(other), std::invalid_argument);
+      EXPECT_THROW((void)x.and_exists(y, other), std::invalid_argument);
+      EXPECT_THROW((void)x.relnext(t, other), std::invalid_argument);
+      EXPECT_THROW((void)x.relprev(t, other), std::invalid_argument);
+      EXPECT_THROW((void)t.count(other), std::invalid_argument);
+      EXPECT_THROW((void)t.pick(other), std::invalid_argument);
+      const std::vector<Transition> transitions{{t, other}};
+      EXPECT_THROW((void)manager.image(x, transitions), std::invalid_argument);
+      EXPECT_THROW((void)manager.preimage(x, transitions), std::invalid_argument);
+    }
+  });
+}
+
 TEST(Operations, ComplementsShareNodes) {
   with_manager(1, small(), [](Manager& manager) {
     const Bdd f = manager.variable(3) ^ manager.variable(5);
@@ -317,7 +344,7 @@ TEST(Collection, KeepsWhatIsNeeded) {
 TEST(Collection, AFullTableNamesTheOption) {
   for (const int processes : {1, 2}) {
     ManagerOptions options = small();
-    options.table_bytes = options.most_table_bytes = 16 << 10;
+    options.table_bytes = options.max_table_bytes = 16 << 10;
     with_manager(processes, options, [](Manager& manager) {
       const Bdd before = manager.variable(1) & manager.variable(2);
       std::string message;
@@ -326,7 +353,7 @@ TEST(Collection, AFullTableNamesTheOption) {
       } catch (const TableFull& full) {
         message = full.what();
       }
-      EXPECT_NE(message.find("most_table_bytes"), std::string::npos) << message;
+      EXPECT_NE(message.find("max_table_bytes"), std::string::npos) << message;
       EXPECT_EQ(before, manager.variable(1) & manager.variable(2));
     });
   }
@@ -334,7 +361,7 @@ TEST(Collection, AFullTableNamesTheOption) {
 
 TEST(Options, AreChecked) {
   EXPECT_FALSE(Manager::create({.table_bytes = 100}).ok());
-  EXPECT_FALSE(Manager::create({.table_bytes = 1 << 20, .most_table_bytes = 1 << 19}).ok());
+  EXPECT_FALSE(Manager::create({.table_bytes = 1 << 20, .max_table_bytes = 1 << 19}).ok());
 }
 
 TEST(ExactCounts, Arithmetic) {

@@ -131,7 +131,7 @@ TEST(Reachability, ATableThatGrows) {
 // not fit, two processes have no room for the search, and four have.
 TEST(Reachability, FourProcessesHaveRoomForWhatTwoHaveNot) {
   ManagerOptions options = medium();
-  options.table_bytes = options.most_table_bytes = 128 << 10;
+  options.table_bytes = options.max_table_bytes = 128 << 10;
   const auto load = [](Manager& manager) {
     const absl::StatusOr<ModelFile> file = read_model_file(model_path("anderson.4"));
     EXPECT_TRUE(file.ok()) << file.status();
@@ -151,11 +151,11 @@ TEST(Reachability, FourProcessesHaveRoomForWhatTwoHaveNot) {
       EXPECT_EQ(result->states, kAnchors[0].states);
       EXPECT_EQ(result->nodes, kAnchors[0].nodes);
       EXPECT_GT(manager.statistics().collections, 0u);
-      EXPECT_EQ(manager.statistics().table_bytes, options.most_table_bytes);
+      EXPECT_EQ(manager.statistics().table_bytes, options.max_table_bytes);
       std::vector<Bdd> all{result->reached};
       for (const Transition& one : model.transitions) all.push_back(one.relation);
       // A table is full at a load of 0.83.
-      EXPECT_GT(manager.nodes(all) * NodeTable::kBucketBytes, 0.9 * options.most_table_bytes);
+      EXPECT_GT(manager.nodes(all) * NodeTable::kBucketBytes, 0.9 * options.max_table_bytes);
     });
   }
 }
@@ -188,12 +188,12 @@ TEST(Goals, TracesAreShortestAndValid) {
   with_manager(1, medium(), [](Manager& manager) {
     const Model model = load_model(manager, *read_model_file(model_path("anderson.4")));
     ReachOptions options{.strategy = Strategy::kBfs};
-    options.most_levels = 12;
+    options.max_levels = 12;
     const Bdd near = reach(model, options)->reached;
-    options.most_levels = 13;
+    options.max_levels = 13;
     // A state that level 13 has added.
     options.goal = reach(model, options)->reached.minus(near).pick(model.variables);
-    options.most_levels = 0;
+    options.max_levels = 0;
     for (const Strategy strategy : {Strategy::kBfs, Strategy::kChaining, Strategy::kSaturation}) {
       options.strategy = strategy;
       const absl::StatusOr<ReachResult> result = reach(model, options);
@@ -263,7 +263,7 @@ TEST(Checkpoints, ContinueAfterALevel) {
       with_manager(processes, medium(), [&](Manager& manager) {
         const Model model = load_model(manager, *read_model_file(model_path("anderson.4")));
         ReachOptions options{.strategy = strategy, .checkpoint = folder, .checkpoint_seconds = 0};
-        options.most_levels = 3;
+        options.max_levels = 3;
         const absl::StatusOr<ReachResult> part = reach(model, options);
         ASSERT_TRUE(part.ok()) << part.status();
         EXPECT_FALSE(part->complete);

@@ -193,6 +193,79 @@ TEST_P(FabricTest, AllocatorsAreChosen) {
   });
 }
 
+// Without service threads, a process that does not poll receives nothing, so calls to it are
+// deferred at the sender. Calls of a thread to itself are buffered until it runs them.
+TEST_P(FabricTest, DeferredAndBufferedBytesAreTwoLimits) {
+  constexpr int kCalls = 50;
+  static std::atomic<bool> stop, stopped, go;
+  static std::atomic<int> run;
+  for (const bool small_deferred : {false, true}) {
+    SCOPED_TRACE(small_deferred ? "deferred_bytes is small" : "buffered_bytes is small");
+    stop = stopped = go = false;
+    run = 0;
+    LocalJobOptions options = job_of(2);
+    options.fabric.service_threads = 0;
+    options.fabric.receive_units = 2;
+    (small_deferred ? options.fabric.deferred_bytes : options.fabric.buffered_bytes) = 1;
+    LocalJob job(options);
+    std::atomic<int> accepted{0};
+    job.run([&](Fabric& fabric, uint32_t) {
+      if (fabric.rank() == 1) {
+        EXPECT_TRUE(fabric.wait_polling([] { return stop.load(); }, soon()));
+        stopped = true;
+        EXPECT_TRUE(wait_until([] { return go.load(); }, soon()));
+        return;
+      }
+      Synchronizer connected;
+      must(call<RemoteNotify>(
+          fabric, 1, [] {}, connected));
+      EXPECT_TRUE(fabric.wait([&] { return connected.done(); }, soon()));
+      stop = true;
+      EXPECT_TRUE(wait_until([] { return stopped.load(); }, soon()));
+      // Returns the first error.
+      const auto send_to = [&](uint32_t to) {
+        for (int i = 0; i < kCalls; ++i) {
+          absl::Status status = call<RetryAsync>(fabric, to, [] { ++run; });
+          if (!status.ok()) return status;
+          ++accepted;
+        }
+        return absl::OkStatus();
+      };
+      const absl::Status to_peer = send_to(1);
+      const absl::Status to_self = send_to(0);
+      go = true;
+      const absl::Status& refused = small_deferred ? to_peer : to_self;
+      EXPECT_EQ(small_deferred ? to_self : to_peer, absl::OkStatus());
+      EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+      EXPECT_THAT(
+          std::string(refused.message()),
+          ::testing::HasSubstr(small_deferred ? "raise deferred_bytes" : "raise buffered_bytes"));
+    });
+    EXPECT_GT(accepted, kCalls);
+    EXPECT_EQ(run, accepted);
+  }
+}
+
+TEST(FabricOptionsTest, NumbersThatNoProcessHasAreRefused) {
+  constexpr uint32_t kBeyond = FabricOptions::kMaxPerProcess + 1;
+  for (const uint32_t value : {kBeyond, uint32_t{1} << 31, UINT32_MAX}) {
+    const auto expect_refusal = [&](const FabricOptions& options, const std::string& name) {
+      const absl::Status status = Fabric::create(options).status();
+      EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << status;
+      EXPECT_THAT(std::string(status.message()),
+                  ::testing::HasSubstr("FabricOptions::" + name + " is " + std::to_string(value)));
+    };
+    expect_refusal({.threads = value}, "threads");
+    expect_refusal({.threads = value, .queue_pair_sharing = QueuePairSharing::kNumaNode},
+                   "threads");
+    expect_refusal({.helper_threads = value}, "helper_threads");
+    expect_refusal({.queue_pairs = value}, "queue_pairs");
+    expect_refusal({.queue_pairs = value, .receive_units = UINT32_MAX}, "queue_pairs");
+  }
+  EXPECT_EQ(Fabric::create({.threads = 0}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Fabric::create({.queue_pairs = 0}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(FabricPresets, HaveNames) {
   EXPECT_EQ(must(fabric_preset("paper")).superpages.first_superpage_bytes, size_t{1} << 30);
   EXPECT_EQ(must(fabric_preset("default")).superpages.chunk_bytes, size_t{64} << 10);

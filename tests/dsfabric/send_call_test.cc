@@ -587,7 +587,7 @@ TEST_P(SendCallTest, FailDoesNotWait) {
   LocalJobOptions options = job_of(2);
   options.fabric.receive_units = 2;
   // so that arrived calls are not buffered, and keep their units
-  options.fabric.deferred_bytes = 256;
+  options.fabric.buffered_bytes = 256;
   LocalJob job(options);
   std::atomic<int> sent{0};
   job.run([&](Fabric& fabric, uint32_t) {

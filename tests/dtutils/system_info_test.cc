@@ -167,6 +167,12 @@ TEST(MemoryLock, CapabilityIsBitFourteen) {
   const FakeRoot root;
   root.file("/proc/self/status", "Name:\ttest\nCapEff:\t0000000000004000\n");
   EXPECT_TRUE(internal::query_system_info_below(root.path()).memory_lock.may_exceed);
+  root.file("/proc/self/uid_map", "         0          0 4294967295\n");
+  EXPECT_TRUE(internal::query_system_info_below(root.path()).memory_lock.may_exceed);
+  root.file("/proc/self/uid_map", "         0       1000          1\n");
+  EXPECT_FALSE(internal::query_system_info_below(root.path()).memory_lock.may_exceed)
+      << "root of a user namespace";
+  root.file("/proc/self/uid_map", "         0          0 4294967295\n");
   root.file("/proc/self/status", "Name:\ttest\nCapEff:\t000001ffffffbfff\n");
   EXPECT_FALSE(internal::query_system_info_below(root.path()).memory_lock.may_exceed);
 }

@@ -22,7 +22,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (bits > 256) return 0;
   ManagerOptions options;
   options.table_bytes = uint64_t{1} << 16;
-  options.most_table_bytes = uint64_t{1} << 20;
+  options.max_table_bytes = uint64_t{1} << 20;
   options.cache_bytes = uint64_t{1} << 16;
   auto manager = Manager::create(options);
   require(manager.ok());

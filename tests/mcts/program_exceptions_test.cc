@@ -7,6 +7,7 @@
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <tuple>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -25,7 +26,11 @@ std::string role() {
   return name == nullptr ? "" : name;
 }
 
-// Twenty plies of three moves. The playouts of the process that the role names throw.
+std::string worker_role(const std::string& rank, uint32_t index) {
+  return "rank " + rank + ", worker " + std::to_string(index);
+}
+
+// Twenty plies of three moves. The playouts of the worker that the role names throw.
 struct Throwing {
   using Move = uint8_t;
   static constexpr int kMaxMoves = 3;
@@ -43,8 +48,8 @@ struct Throwing {
     return played < 20 ? std::nullopt : std::optional(sum % 2 == 0 ? 0.4F : 0.6F);
   }
   float playout(Random& random) const {
-    const char* const rank = std::getenv("CARIAMA_RANK");
-    if (rank != nullptr && role() == std::string("rank ") + rank) {
+    const char* const rank = std::getenv("CARIAMA_RANK");  // not set in a single process
+    if (role() == worker_role(rank == nullptr ? "0" : rank, Host::here().index)) {
       throw std::runtime_error("no playouts here");
     }
     Throwing game = *this;
@@ -63,14 +68,18 @@ int play_role(int argc, char** argv) {
     if (role() == "body") throw std::runtime_error("no opening book");
     if (role() == "int") throw 7;
     Search<Throwing> search(host);
+    // One search may end before the worker of the role has begun a playout.
+    while (role().starts_with("rank 1") && host.living() == 2) {
+      static_cast<void>(search.run(Throwing(), {.iterations = 20000}));
+    }
     const auto result = search.run(Throwing(), {.iterations = 20000});
     return result.iterations == 20000 ? 0 : 9;
   });
 }
 
-std::string as_role(const std::string& name, int processes) {
+std::string as_role(const std::string& name, int processes, int threads = 1) {
   return "env 'PROGRAM_ROLE=" + name + "' /proc/" + std::to_string(getpid()) + "/exe -n" +
-         std::to_string(processes);
+         std::to_string(processes) + " -t" + std::to_string(threads);
 }
 
 TEST(ProgramExceptions, OneOfTheBodyIsPrintedAndEndsTheProgram) {
@@ -87,13 +96,18 @@ TEST(ProgramExceptions, OneOfTheBodyIsPrintedAndEndsTheProgram) {
 }
 
 TEST(ProgramExceptions, OneOfTheGameIsPrintedWithItsProcess) {
-  Running first(as_role("rank 0", 2));
-  EXPECT_EQ(first.wait(), 1);
-  EXPECT_THAT(first.err(), HasSubstr("the body of mcts::Program threw: no playouts here\n"));
-  Running second(as_role("rank 1", 2));
-  EXPECT_EQ(second.wait(), 1) << "rank 0 ends its search without rank 1";
-  EXPECT_THAT(second.err(), HasSubstr("the search of rank 1"));
-  EXPECT_THAT(second.err(), HasSubstr("threw: no playouts here\n"));
+  for (const auto& [processes, threads, worker] :
+       {std::tuple(1, 1, 0), {1, 3, 2}, {2, 1, 0}, {2, 2, 1}, {2, 3, 0}}) {
+    SCOPED_TRACE(std::to_string(processes) + " processes, worker " + std::to_string(worker));
+    Running first(as_role(worker_role("0", static_cast<uint32_t>(worker)), processes, threads));
+    EXPECT_EQ(first.wait(), 1);
+    EXPECT_THAT(first.err(), HasSubstr("the body of mcts::Program threw: no playouts here\n"));
+    if (processes == 1) continue;
+    Running second(as_role(worker_role("1", static_cast<uint32_t>(worker)), processes, threads));
+    EXPECT_EQ(second.wait(), 1) << "rank 0 ends its search without rank 1";
+    EXPECT_THAT(second.err(), HasSubstr("the search of rank 1"));
+    EXPECT_THAT(second.err(), HasSubstr("threw: no playouts here\n"));
+  }
 }
 
 }  // namespace

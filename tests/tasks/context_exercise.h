@@ -271,14 +271,14 @@ inline const char* exercise_suspend() {
   return exercise_log.step == 3 ? nullptr : "the suspended task did not come to its end";
 }
 
-// Checks that the unwinder walks from a grandchild through two forks to the first task, and stops
+// Checks that the unwinder walks from a grandchild through two forks to the root task, and stops
 // there.
 inline const char* exercise_unwind() {
   static SmallWorker worker;
   new (&worker) SmallWorker;
   start(worker, walked_task);
   if (exercise_log.step != 4) return "the walked task did not come to its end";
-  if (!exercise_log.walked_to_root) return "the unwinder did not find the first task";
+  if (!exercise_log.walked_to_root) return "the unwinder did not find the root task";
   // Expected frames: walks, its fork, forks_once_more, its fork, walked_task, and the context's
   // entry.
   if (exercise_log.frames < 5 || exercise_log.frames > 7) return "the unwinder found other frames";

@@ -437,9 +437,18 @@ TEST(ForkJoin, Futures) {
     EXPECT_EQ(join(std::move(waiter)), 42);
     const TaskPromise<std::string> before;
     before.set(std::string(1000, 'y'));
-    EXPECT_EQ(before.future().get(), std::string(1000, 'y'));
+    const TaskFuture<std::string> once = before.future();
+    EXPECT_EQ(once.get(), std::string(1000, 'y'));
+    EXPECT_THROW(static_cast<void>(once.get()), std::logic_error);
     const TaskPromise<void> failed;
-    task<void> second = spawn([f = failed.future()] { f.get(); });
+    task<void> second = spawn([f = failed.future()] {
+      try {
+        f.get();
+      } catch (const Odd&) {
+        EXPECT_THROW(f.get(), std::logic_error);
+        throw;
+      }
+    });
     failed.fail(std::make_exception_ptr(Odd("promised")));
     EXPECT_THROW(join(std::move(second)), Odd);
   });

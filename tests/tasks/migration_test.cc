@@ -586,34 +586,13 @@ TEST(OneSided, AStoppedVictimIsStolenFrom) {
 
 // ---- a worker that dies ----
 
-// Captures what the surviving workers write to stderr before they end.
-class LastWords {
- public:
-  LastWords() : file_(memfd_create("last words", 0)) {}
-  ~LastWords() { close(file_); }
-  LastWords(const LastWords&) = delete;
-  LastWords& operator=(const LastWords&) = delete;
-
-  // Called in a worker: redirects its stderr.
-  void record() const { dup2(file_, STDERR_FILENO); }
-  [[nodiscard]] std::string text() const {
-    std::string text(1 << 16, '\0');
-    const ssize_t length = pread(file_, text.data(), text.size(), 0);
-    text.resize(length < 0 ? 0 : static_cast<size_t>(length));
-    return text;
-  }
-
- private:
-  const int file_;
-};
-
 class Faults : public ::testing::TestWithParam<Variant> {
  protected:
   // Runs `root` on two workers; `root` kills the worker `victim`. Requires that the other worker
   // ends itself, and returns what it wrote to stderr.
   template <typename F>
   static std::string run_until_death(int victim, F root) {
-    const LastWords words;
+    const testing::LastWords words;
     TaskOptions options;
     options.join = GetParam().join;
     options.deque = GetParam().deque;

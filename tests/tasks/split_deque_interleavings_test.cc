@@ -247,7 +247,7 @@ class System {
         if (top > floor) return true;
         if (public_part.count() != 0) return true;
         const uint64_t all = me.variables[3] + top;
-        if (mistake_ != Mistake::kNotCopied && !public_part.all_copied(all)) return false;
+        if (mistake_ != Mistake::kNotCopied && public_part.copied() != all) return false;
         steps.step([&](Words& words) {
           words.frames.fill(0xdead);
           return 0;

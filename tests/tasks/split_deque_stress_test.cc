@@ -130,7 +130,7 @@ TEST(SplitDequeStress, EveryTaskIsTakenOnceAndWhole) {
     }
     // All remaining entries were stolen: wait until their frames have been copied, then reuse them.
     stolen += top;
-    while (!public_part.all_copied(stolen) && !late) wait();
+    while (public_part.copied() != stolen && !late) wait();
     top = floor = 0;
   }
   deque.done.store(true, std::memory_order_release);

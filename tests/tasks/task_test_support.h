@@ -14,6 +14,7 @@
 #include <functional>
 #include <memory>
 #include <new>
+#include <string>
 #include <utility>
 
 #include "dtutils/process_group.h"
@@ -79,6 +80,27 @@ inline void with_workers(int workers, const TaskOptions& options,
       },
       run_options);
 }
+
+// Captures what the surviving workers write to stderr before they end.
+class LastWords {
+ public:
+  LastWords() : file_(memfd_create("last words", 0)) {}
+  ~LastWords() { close(file_); }
+  LastWords(const LastWords&) = delete;
+  LastWords& operator=(const LastWords&) = delete;
+
+  // Called in a worker: redirects its stderr.
+  void record() const { dup2(file_, STDERR_FILENO); }
+  [[nodiscard]] std::string text() const {
+    std::string text(1 << 16, '\0');
+    const ssize_t length = pread(file_, text.data(), text.size(), 0);
+    text.resize(length < 0 ? 0 : static_cast<size_t>(length));
+    return text;
+  }
+
+ private:
+  const int file_;
+};
 
 // Returns the number of dependent round trips of one steal.
 [[nodiscard]] inline uint64_t round_trips_of(DequeKind deque) {

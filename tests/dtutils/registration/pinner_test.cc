@@ -9,16 +9,21 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstring>
+#include <memory>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "dtutils/device.h"
 #include "dtutils/fault/fault_device.h"
 #include "dtutils/file_descriptor.h"
+#include "dtutils/internal/memory_limits.h"
 #include "dtutils/internal/read_through.h"
 #include "dtutils/registration/registration_cache.h"
 #include "dtutils/sim/sim_fabric.h"
+#include "dtutils/system_info.h"
 #include "tests/dtutils/allocators/fake_domain.h"
 #include "tests/dtutils/registration/pinning_domain.h"
 
@@ -116,6 +121,53 @@ TEST(DomainPinner, TheMemlockLimitIsTheBudgetOfProcessesWithoutTheCapability) {
     waitpid(child, &status, 0);
     EXPECT_TRUE(WIFEXITED(status));
     EXPECT_EQ(WEXITSTATUS(status), 0) << capable;
+  }
+}
+
+TEST(MemoryLimits, TheMemlockLimitIsNoCauseWithTheCapability) {
+  for (const bool capable : {false, true}) {
+    const pid_t child = fork();
+    if (child == 0) {
+      const rlimit limit{1 << 20, 1 << 20};
+      if (setrlimit(RLIMIT_MEMLOCK, &limit) != 0) _exit(1);
+      __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+      __user_cap_data_struct sets[2];
+      if (syscall(SYS_capget, &header, sets) != 0) _exit(2);
+      if (!capable) sets[0].effective &= ~(1U << CAP_IPC_LOCK);
+      if (syscall(SYS_capset, &header, sets) != 0) _exit(3);
+      if (capable && !query_memory_lock_limit().may_exceed) _exit(0);
+      const absl::Status error =
+          internal::explain_no_memory(internal::query_memory_limits(), 2 << 20);
+      _exit((error.message().find("MEMLOCK") == absl::string_view::npos) == capable ? 0 : 4);
+    }
+    int status = 0;
+    waitpid(child, &status, 0);
+    EXPECT_EQ(status, 0) << capable;
+  }
+}
+
+TEST(DomainPinner, RefusesMemoryThatIsNotMapped) {
+  SimFabric cluster;
+  auto shm = open_device({.transport = Transport::kShm});
+  ASSERT_TRUE(shm.ok()) << shm.status();
+  for (const std::shared_ptr<Device>& device :
+       {std::shared_ptr<Device>(*shm), std::shared_ptr<Device>(cluster.create_endpoint())}) {
+    auto domain = device->create_domain();
+    ASSERT_TRUE(domain.ok()) << domain.status();
+    auto cache = RegistrationCache::create(std::make_shared<DomainPinner>(*domain, Access::kAll));
+    ASSERT_TRUE(cache.ok()) << cache.status();
+    const MappedPages pages(3);
+    ASSERT_EQ(munmap(pages.page(1), kTestPage), 0);
+    const auto hole = (*cache)->acquire(pages.page(0), 3 * kTestPage);
+    EXPECT_EQ(hole.status().code(), absl::StatusCode::kInvalidArgument);
+    char range[64];
+    std::snprintf(range, sizeof(range), "12 KiB at %p", static_cast<void*>(pages.page(0)));
+    EXPECT_THAT(std::string(hole.status().message()), ::testing::HasSubstr(range));
+    EXPECT_EQ((*cache)->acquire(pages.page(1), 8).status().code(),
+              absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ((*cache)->statistics().registered_bytes, 0u);
+    EXPECT_TRUE((*cache)->acquire(pages.page(0), 8).ok());
+    EXPECT_TRUE((*cache)->acquire(pages.page(2), kTestPage).ok());
   }
 }
 

@@ -302,7 +302,7 @@ TEST(Pool, ExceptionsPropagateToSync) {
   with_pool(2, {}, [](TaskPool& pool, Fabric&) {
     const auto result = pool.run<throwing>(3, 2);
     EXPECT_EQ(result.status().code(), absl::StatusCode::kAborted);
-    EXPECT_THAT(std::string(result.status().message()), HasSubstr("the first task threw: leaf"));
+    EXPECT_THAT(std::string(result.status().message()), HasSubstr("the root task threw: leaf"));
   });
 }
 

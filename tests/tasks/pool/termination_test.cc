@@ -96,7 +96,7 @@ TEST(StatusScan, IsWrongWithoutThatCondition) {
 // after the task has left the worker.
 TEST(Detector, IsRightInTheSameModel) {
   // Events of the task: begun by 0; received and begun by 1 for 2; ended at 1; ended at 2; the
-  // first task, begun at the start, ends at 0.
+  // root task, begun at the start, ends at 0.
   struct Counts {
     std::array<uint64_t, 3> begun{1, 0, 0};
     std::array<uint64_t, 3> ended{0, 0, 0};
@@ -150,7 +150,7 @@ int rests_in_many_tasks(int count) {
   return sum;
 }
 
-// Idle workers search while one worker works, and leave when the first task has ended.
+// Idle workers search while one worker works, and leave when the root task has ended.
 TEST(Termination, NoWorkerLeavesEarly) {
   for (const PoolTermination termination :
        {PoolTermination::kDetector, PoolTermination::kStatusScan}) {

@@ -82,7 +82,7 @@ TEST(VictimOrder, LeapfrogFirstThenTheLevels) {
   constexpr int kWorkers = 6;
   run_process_job(kWorkers, {}, [](Fabric& fabric) {
     PoolOptions options;
-    options.attempts = 500;
+    options.recorded_attempts = 500;
     options.victims = {{}, {}, {}, {0}};
     if (fabric.rank() == 0) options.victims = {{1, 2}, {}, {3}, {4, 5}};
     if (fabric.rank() != 0 && fabric.rank() != 2) options.victims = {{}, {}, {}, {}};
@@ -100,7 +100,7 @@ TEST(VictimOrder, LeapfrogFirstThenTheLevels) {
       detections += attempt.step == Step::kDetection;
       if (attempt.step != Step::kDetection) ++tried[attempt.level];
     }
-    if (attempts.size() < options.attempts) {
+    if (attempts.size() < options.recorded_attempts) {
       EXPECT_EQ(counts.leapfrog_attempts, leapfrogs);
       EXPECT_EQ(counts.detections, detections);
       EXPECT_EQ(counts.tried, tried);
@@ -141,7 +141,7 @@ TEST(VictimOrder, LeapfrogFirstThenTheLevels) {
 TEST(VictimOrder, DetectionAfterAllLevels) {
   run_process_job(4, {}, [](Fabric& fabric) {
     PoolOptions options;
-    options.attempts = 200;
+    options.recorded_attempts = 200;
     if (fabric.rank() == 3) options.victims = {{2}, {1}, {}, {0}};
     auto pool = must(TaskPool::create(fabric, options));
     EXPECT_EQ(must(pool->run<returns>(7)), 7);
