@@ -8,6 +8,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "mcts/export.h"
 #include "mcts/game.h"
 #include "mcts/outcome.h"
 
@@ -23,6 +25,31 @@ struct SelectionOptions {
   // Number of visits at which the move's own mean has the same weight as its AMAF mean. 0: no AMAF.
   float amaf_equivalence = 0;
   float bias = 0;  // weight of the priors with kUcb
+};
+
+// The rule by which a search chooses the best move of the root: SearchResult::moves[0]. With both
+// rules a proved win is chosen first, and a move that is proved to lose, or pruned, only if there is
+// no other.
+enum class FinalChoice : uint8_t {
+  // The move with the most visits. A proved draw instead if the mean value of this move is below
+  // that of a draw.
+  kMostVisits,
+  // The move with the highest lower confidence bound of its value (Roy 2019; Leela Zero, KataGo),
+  // among the moves with at least ChoiceOptions::least_share times the visits of the move with the
+  // most visits. It may be better than the most visited move if the mean of the latter has dropped
+  // late. The bound of a proved draw is 0.5. The search stores no squares of values, so the bound is
+  // that of the Wilson score interval (engine/final_choice.h): it needs only visits and mean, and
+  // assumes the largest variance that values between 0 and 1 can have.
+  kLowerConfidenceBound,
+};
+
+struct ChoiceOptions {
+  FinalChoice rule = FinalChoice::kMostVisits;
+  // kLowerConfidenceBound: number of standard deviations between mean and bound, 0 or more. A larger
+  // value prefers moves with many visits.
+  double deviations = 3;
+  // kLowerConfidenceBound: above 0, at most 1.
+  double least_share = 0.15;
 };
 
 // Selects the process in which a new node is created.
@@ -55,9 +82,10 @@ struct PaperOptions {
 // Values that are too small count as the smallest possible ones: 1 for playouts_per_leaf,
 // max_batch, batch_divisor, exchange_divisor and queue_share, queue_target for queue_limit, and for
 // memory_bytes the size of 512 nodes with Game::kMaxMoves moves (the paper's design: any value that
-// has room for the root).
+// has room for the root). Search::run() throws an exception for the values that validate() refuses.
 struct SearchOptions {
   SelectionOptions selection{};
+  ChoiceOptions choice{};  // not in the paper's design, which chooses the most visited move
   // Number of visits after which a move gets a child node. A node takes about 5 KB on an 11x11 Hex
   // board. This memory pays off only if later rollouts visit the node.
   uint32_t expand_visits = 8;
@@ -101,8 +129,8 @@ struct SearchOptions {
   // process with other placements (transpositions.h). Off by default: each new node needs one more
   // look-up, which may cost more time than the shared nodes save.
   bool transpositions = false;
-  // With a time limit: the search ends early when no other move can get more visits than the best
-  // one in the time that is left.
+  // With a time limit and FinalChoice::kMostVisits: the search ends early when no other move can get
+  // more visits than the best one in the time that is left.
   bool stop_when_safe = true;
 
   PaperOptions paper{};
@@ -117,6 +145,10 @@ struct SearchOptions {
   // Returns how many rollouts of one process sample the position of one node because too many
   // requests are in flight.
   [[nodiscard]] uint32_t busy_samples() const { return sample_limit() / 2; }
+
+  // Returns INVALID_ARGUMENT, with a message that names the option and its valid values, if an
+  // option has a value that has no meaning.
+  [[nodiscard]] CARIAMA_MCTS_EXPORT absl::Status validate() const;
 
   // Returns the options with values that are possible.
   [[nodiscard]] SearchOptions possible() const {
@@ -144,6 +176,9 @@ struct SearchOptions {
   }
 };
 static_assert(std::is_trivially_copyable_v<SearchOptions>);
+
+// Throws std::invalid_argument with the message of options.validate() if this is an error.
+CARIAMA_MCTS_EXPORT void throw_if_invalid(const SearchOptions& options);
 
 // The search ends at the first limit that is reached, or when the outcome of the root is proved.
 struct SearchLimits {
@@ -208,7 +243,7 @@ struct SearchResult {
   uint64_t iterations = 0;  // completed rollouts of this search
   double seconds = 0;
   Outcome outcome = Outcome::kOpen;     // of the root
-  std::vector<MoveResult<Move>> moves;  // the best move first; never empty
+  std::vector<MoveResult<Move>> moves;  // the best move first (ChoiceOptions); never empty
   std::vector<Statistics> processes;    // by rank; empty in progress reports
 };
 
