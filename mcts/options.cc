@@ -24,6 +24,20 @@ absl::Status SearchOptions::validate() const {
   if (!(choice.least_share > 0 && choice.least_share <= 1)) {
     return refuse("choice.least_share", choice.least_share, "a number above 0, at most 1");
   }
+  if (!(root_noise.fraction >= 0 && root_noise.fraction <= 1)) {
+    return refuse("root_noise.fraction", root_noise.fraction, "a number from 0 to 1");
+  }
+  if (!(root_noise.concentration >= 1e-4 && root_noise.concentration <= 1e6)) {
+    return refuse("root_noise.concentration", root_noise.concentration,
+                  "a number from 0.0001 to 1000000");
+  }
+  const bool puct = selection.rule == SelectionRule::kPuct;
+  if (root_noise.fraction > 0 && !((puct ? selection.exploration : selection.bias) > 0)) {
+    return refuse("root_noise.fraction", root_noise.fraction,
+                  puct ? "0, or set selection.exploration above 0: now the selection ignores priors"
+                       : "0, or set selection.rule to kPuct or selection.bias above 0: now the "
+                         "selection ignores priors");
+  }
   return absl::OkStatus();
 }
 

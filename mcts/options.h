@@ -52,6 +52,22 @@ struct ChoiceOptions {
   double least_share = 0.15;
 };
 
+// Noise in the priors of the root, for games of a program against itself (Silver et al. 2017): each
+// search tries other moves. The prior of move i is
+//   (1 - fraction) * prior + fraction * S * d[i]
+// where d is a sample of the symmetric Dirichlet distribution over the moves of the root, and S the
+// sum of their priors. If all priors are 0, each counts as 1 / number of moves. The sample depends
+// on the seed, the key() of the position, and the order of the root's moves. All processes use the
+// same noise. A game without key() needs a new seed for each position: otherwise each position with
+// as many moves has the same sample. Noise has no effect on nodes below the root.
+struct RootNoise {
+  double fraction = 0;  // 0 (no noise) to 1
+  // The parameter of the distribution, 0.0001 to 1000000. With a small value a few moves get nearly
+  // all of the noise; with a large value each move gets the same. AlphaZero used about 10 / number
+  // of moves: 0.3 in chess, 0.03 in Go.
+  double concentration = 0.3;
+};
+
 // Selects the process in which a new node is created.
 enum class Placement : uint8_t {
   kLocality,  // the process of the rollout; at an original with many visits a random process
@@ -86,6 +102,7 @@ struct PaperOptions {
 struct SearchOptions {
   SelectionOptions selection{};
   ChoiceOptions choice{};  // not in the paper's design, which chooses the most visited move
+  RootNoise root_noise{};  // not in the paper's design, which has no priors
   // Number of visits after which a move gets a child node. A node takes about 5 KB on an 11x11 Hex
   // board. This memory pays off only if later rollouts visit the node.
   uint32_t expand_visits = 8;
@@ -230,7 +247,7 @@ struct MoveResult {
   Move move{};
   uint64_t visits = 0;
   double value = 0.5;  // 0 .. 1
-  double prior = 0;
+  double prior = 0;    // with the noise of SearchOptions::root_noise
   Verdict verdict = Verdict::kOpen;
   // The principal variation: this move, then the most visited moves below it. Ends at the first
   // node of which this process has neither the original nor a copy.

@@ -41,6 +41,7 @@
 #include <vector>
 
 #include "mcts/engine/final_choice.h"
+#include "mcts/engine/root_noise.h"
 #include "mcts/engine/search_process.h"
 #include "mcts/host.h"
 #include "mcts/options.h"
@@ -76,11 +77,11 @@ class Search {
   // seconds, in the calling thread. It must not call functions of the host or of its searches. If
   // it throws, the search ends and run() throws the exception. Also throws std::invalid_argument,
   // with the message of SearchOptions::validate(), if an option has no valid value, and
-  // std::bad_alloc if there is no memory for the root. Requires: the position has no result() and at least one move. Keeps
-  // the tree: a later run() of the same position, or of the one that advance() has
-  // reached, continues it if it is the last of all Search objects for this type of game. Every
-  // other position frees the tree first. The result contains all moves of a new position. If
-  // advance() has reached the position, the result contains the moves that expand() offered.
+  // std::bad_alloc if there is no memory for the root. Requires: the position has no result() and
+  // at least one move. Keeps the tree: a later run() of the same position, or of the one that
+  // advance() has reached, continues it if it is the last of all Search objects for this type of
+  // game. Every other position frees the tree first. The result contains all moves of a new
+  // position. If advance() has reached the position, it contains the moves that expand() offered.
   //
   // If a process dies and the fabric continues without it, its part of the tree is lost and the
   // search continues.
@@ -146,6 +147,7 @@ class Search {
       clear();
       return;
     }
+    priors_.clear();
     root_->play(move);
     quiesce();
   }
@@ -157,6 +159,7 @@ class Search {
   void clear() {
     process_.command(CommandKind::kClear, options_);
     root_.reset();
+    priors_.clear();
   }
 
  private:
@@ -184,11 +187,26 @@ class Search {
 
   // Keeps the tree if its root has this position. Otherwise frees the tree and creates a new root.
   void prepare(const G& position) {
-    if (has_tree() && same(*root_, position)) return;
-    clear();
-    tree_.set_memory_limit(memory_bytes());
-    tree_number_ = tree_.create_root(position, options_.seed);
-    root_.emplace(position);
+    if (!has_tree() || !same(*root_, position)) {
+      clear();
+      tree_.set_memory_limit(memory_bytes());
+      tree_number_ = tree_.create_root(position, options_.seed);
+      root_.emplace(position);
+    }
+    set_priors();
+  }
+  // Sets the priors of the root to those of the game, mixed with the noise of this search. The
+  // copies of the root, which the other processes request later, contain them.
+  void set_priors() {
+    if (options_.root_noise.fraction == 0 && priors_.empty()) return;
+    Node<G>& node = root();
+    if (priors_.empty()) {
+      for (int i = 0; i < node.size(); ++i) priors_.push_back(node.prior(i));
+    }
+    std::vector<float> mixed = priors_;
+    Random random(Random::mix(options_.seed) ^ node.key());
+    mix_noise(mixed, options_.root_noise, random);
+    for (int i = 0; i < node.size(); ++i) node.set_prior(i, mixed[static_cast<size_t>(i)]);
   }
   // Returns true if there is a tree and this object has created it.
   [[nodiscard]] bool has_tree() const {
@@ -347,6 +365,7 @@ class Search {
   // created a newer tree.
   std::optional<G> root_;
   uint64_t tree_number_ = 0;
+  std::vector<float> priors_;  // of the root, without noise; empty if the root never had noise
   Clock::time_point start_;
   uint64_t iterations_ = 0;  // completed rollouts of this search before the last drain()
   double next_safety_ = 0;

@@ -91,6 +91,31 @@ TEST_P(ByShape, TheBoundChoosesOfTheResults) {
   });
 }
 
+// The copies of the root have the noise of the original. With a large exploration constant the
+// values do not matter, so each process makes the visits of a move proportional to its prior.
+TEST_P(ByShape, CopiesOfTheRootHaveItsNoise) {
+  run_job<PriorGame>(GetParam(), [](Host& host) {
+    Search<PriorGame> search(host);
+    search.options().selection.rule = SelectionRule::kPuct;
+    search.options().selection.exploration = 10000;
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      search.options().seed = seed;
+      search.options().root_noise = {0.9, 0.3};
+      search.clear();
+      const auto result =
+          search.run(PriorGame(PriorGame::Table::kWithoutPriors), {.iterations = 20000});
+      double priors = 0;
+      for (const auto& move : result.moves) priors += move.prior;
+      EXPECT_NEAR(priors, 1, 1e-5);
+      EXPECT_GT(result.moves[0].prior, 0.2);
+      for (const auto& move : result.moves) {
+        EXPECT_NEAR(static_cast<double>(move.visits) / 20000, move.prior, 0.1) << seed;
+      }
+      check_conservation(search, result);
+    }
+  });
+}
+
 // Twelve plies of three moves each. The AMAF statistics of one playout have 1 KiB, so those of the
 // playouts of a request do not all fit into its answer.
 class WideGame {
