@@ -24,6 +24,9 @@ absl::Status SearchOptions::validate() const {
   if (!(choice.least_share > 0 && choice.least_share <= 1)) {
     return refuse("choice.least_share", choice.least_share, "a number above 0, at most 1");
   }
+  if (!(value_weight >= 0 && value_weight <= 1)) {
+    return refuse("value_weight", value_weight, "a number from 0 to 1");
+  }
   if (!(root_noise.fraction >= 0 && root_noise.fraction <= 1)) {
     return refuse("root_noise.fraction", root_noise.fraction, "a number from 0 to 1");
   }

@@ -28,8 +28,8 @@ struct SelectionOptions {
 };
 
 // The rule by which a search chooses the best move of the root: SearchResult::moves[0]. With both
-// rules a proved win is chosen first, and a move that is proved to lose, or pruned, only if there is
-// no other.
+// rules a proved win is chosen first, and a move that is proved to lose, or pruned, only if there
+// is no other.
 enum class FinalChoice : uint8_t {
   // The move with the most visits. A proved draw instead if the mean value of this move is below
   // that of a draw.
@@ -37,16 +37,16 @@ enum class FinalChoice : uint8_t {
   // The move with the highest lower confidence bound of its value (Roy 2019; Leela Zero, KataGo),
   // among the moves with at least ChoiceOptions::least_share times the visits of the move with the
   // most visits. It may be better than the most visited move if the mean of the latter has dropped
-  // late. The bound of a proved draw is 0.5. The search stores no squares of values, so the bound is
-  // that of the Wilson score interval (engine/final_choice.h): it needs only visits and mean, and
-  // assumes the largest variance that values between 0 and 1 can have.
+  // late. The bound of a proved draw is 0.5. The search stores no squares of values. So the bound
+  // is that of the Wilson score interval (engine/final_choice.h): it needs only visits and mean,
+  // and assumes the largest variance that values between 0 and 1 can have.
   kLowerConfidenceBound,
 };
 
 struct ChoiceOptions {
   FinalChoice rule = FinalChoice::kMostVisits;
-  // kLowerConfidenceBound: number of standard deviations between mean and bound, 0 or more. A larger
-  // value prefers moves with many visits.
+  // kLowerConfidenceBound: number of standard deviations between mean and bound, 0 or more. A
+  // larger value prefers moves with many visits.
   double deviations = 3;
   // kLowerConfidenceBound: above 0, at most 1.
   double least_share = 0.15;
@@ -111,6 +111,10 @@ struct SearchOptions {
   uint32_t refine_visits = 32;
   uint32_t refine_again_visits = 4096;
   uint32_t playouts_per_leaf = 1;
+  // Games with playouts and value(): the weight of value() in the result of a rollout, 0 to 1. The
+  // playouts have the rest of the weight (Silver et al. 2016). 0: value() is not called. 1: no
+  // playout runs. AMAF statistics count the same mean. Also in the paper's design.
+  double value_weight = 0.5;
   Placement placement = Placement::kLocality;
   // One message requests visits / batch_divisor rollouts, at most max_batch, from another process;
   // `visits` are those of the move. So the rollouts in flight stay few compared with the completed
@@ -146,8 +150,8 @@ struct SearchOptions {
   // process with other placements (transpositions.h). Off by default: each new node needs one more
   // look-up, which may cost more time than the shared nodes save.
   bool transpositions = false;
-  // With a time limit and FinalChoice::kMostVisits: the search ends early when no other move can get
-  // more visits than the best one in the time that is left.
+  // With a time limit and FinalChoice::kMostVisits: the search ends early when no other move can
+  // get more visits than the best one in the time that is left.
   bool stop_when_safe = true;
 
   PaperOptions paper{};
@@ -215,7 +219,7 @@ struct Statistics {
   uint64_t handed_over = 0;
   // Of `visits`: rollouts that found the outcome of their first node proved. They have no value.
   uint64_t cancelled = 0;
-  uint64_t playouts = 0;
+  uint64_t playouts = 0;                // in games without playouts: uses of value()
   uint64_t nodes_created = 0;           // nodes that this process created
   uint64_t nodes_created_remotely = 0;  // of `nodes_created`: for a parent elsewhere, offers too
   // Moves whose child is a node that existed already, for another move.
