@@ -35,8 +35,8 @@
 //  - Order of moves. The result of a search for one seed depends on it. A move appears at most
 //    once.
 //  - Cost. A node takes one call of moves() or expand(), a rollout one play() for each level of the
-//    tree and one playout. No function blocks. A worker runs no calls during a function, so other
-//    processes wait for it, and the search ends only after it.
+//    tree and one playout, one call of value(), or both. No function blocks. A worker runs no
+//    calls during a function: other processes wait for it, and the search ends only after it.
 //  - No function throws.
 //
 // Optional members. A concept detects each of them; the search uses it if the game has it:
@@ -55,9 +55,11 @@
 //                                                      //   expand() (level 0), or much longer
 //                                                      //   (level 1). Priors stay as expand() set
 //                                                      //   them
-//   float value() const;                               // replaces playouts: the estimated result
-//                                                      //   for player 0, 0 .. 1. Not together with
-//                                                      //   Playouts
+//   float value() const;                               // the estimated result for player 0,
+//                                                      //   0 .. 1. A game with value() needs no
+//                                                      //   playouts. If it has playouts, too,
+//                                                      //   the result of a rollout is their mean,
+//                                                      //   weighted by SearchOptions::value_weight
 //   class Playouts;                                    // playouts with scratch memory, one object
 //                                                      //   per thread:
 //                                                      //   Playouts(const G&, Random&); float
@@ -111,6 +113,9 @@ struct Candidate {
   float prior = 0;  // estimated quality, 0 .. 1. The priors of a node need not add up to 1.
   Verdict verdict = Verdict::kOpen;
 };
+
+// Limit of Game::kMaxMoves. A node counts its moves, padded to a multiple of 16, in 16 bits.
+constexpr int kMostMoves = 65520;
 
 // Number of refinement levels. refine() runs once per node and level.
 constexpr int kRefinements = 2;
@@ -213,6 +218,7 @@ concept RunsAmafPlayouts = requires(typename G::Playouts& playouts, const G& pos
 // Detects a member by its name alone, whatever its type: if G has a member of this name, the name
 // is ambiguous in the class that also derives from Names. G must not be final.
 struct Names {
+  void playout();
   void expand();
   void refine();
   void value();
@@ -222,6 +228,10 @@ struct Names {
 };
 template <typename G>
 struct BothNames : G, Names {};
+template <typename G>
+concept NamesPlayout = !requires {
+  &BothNames<G>::playout;
+};
 template <typename G>
 concept NamesExpand = !requires {
   &BothNames<G>::expand;
@@ -244,6 +254,18 @@ concept NamesAmaf = !requires {
 }
 || !requires { &BothNames<G>::kAmafIds; };
 
+// Returns true if the game has playouts that a search can call.
+template <typename G>
+consteval bool has_some_playout() {
+  if constexpr (HasPlayouts<G>) {
+    return true;
+  } else if constexpr (HasAmaf<G>) {
+    return HasAmafPlayout<G>;
+  } else {
+    return HasPlayout<G>;
+  }
+}
+
 // Checks the optional members: one that the search would ignore, since its signature is another
 // one, is an error.
 template <typename G>
@@ -259,8 +281,10 @@ consteval bool check_hooks() {
   static_assert(!NamesValue<G> || HasValue<G>,
                 "cariama: the game's value is not: float value() const");
   static_assert(!NamesKey<G> || HasKey<G>, "cariama: the game's key is not: uint64_t key() const");
-  static_assert(!HasPlayouts<G> || !HasValue<G>,
-                "cariama: the game has Playouts and value(): the search uses one of them");
+  static_assert(
+      !HasValue<G> || !NamesPlayout<G> || has_some_playout<G>(),
+      "cariama: the game's playout is not: float playout(Random&) const (with AMAF: float "
+      "playout(Random&, Owned<kAmafIds>&) const)");
   if constexpr (HasPlayouts<G>) {
     static_assert(MakesPlayouts<G>,
                   "cariama: the game's Playouts lacks: Playouts(const G&, Random&)");
@@ -296,6 +320,10 @@ consteval bool check_game() {
                 "default constructor");
   if constexpr (kState && HasMove<G>) {
     static_assert(HasMaxMoves<G>, "cariama: a game needs: static constexpr int kMaxMoves, above 0");
+    if constexpr (HasMaxMoves<G>) {
+      static_assert(G::kMaxMoves <= kMostMoves,
+                    "cariama: the game's kMaxMoves is above 65520, the most moves of a node");
+    }
     static_assert(HasToMove<G>, "cariama: a game needs: int to_move() const");
     static_assert(HasMoves<G>, "cariama: a game needs: int moves(std::span<Move> out) const");
     static_assert(HasPlay<G>, "cariama: a game needs: void play(Move move)");
@@ -314,16 +342,14 @@ concept Game = internal::check_game<G>();
 
 namespace internal {
 
-// Runs playouts for one thread by the member that the game has: value(), playout() or Playouts.
+// Runs playouts for one thread by the member that the game has: playout() or Playouts.
 template <typename G>
 class PlayoutRunner {
  public:
   PlayoutRunner(const G&, Random&) {}
   Sample<G> run(const G& position, std::optional<typename G::Move>, Random& random) {
     Sample<G> sample;
-    if constexpr (HasValue<G>) {
-      sample.value = position.value();
-    } else if constexpr (HasAmaf<G>) {
+    if constexpr (HasAmaf<G>) {
       sample.value = position.playout(random, sample.owned);
     } else {
       sample.value = position.playout(random);
@@ -348,6 +374,45 @@ class PlayoutRunner<G> {
 
  private:
   typename G::Playouts playouts_;
+};
+
+// Evaluates positions for one thread: by playouts, by value(), or by the weighted mean of both.
+template <typename G>
+class Evaluator {
+ public:
+  // value_weight: SearchOptions::value_weight. No effect in games that have only one of both.
+  Evaluator(const G& position, Random& random, double value_weight)
+      : playouts_(position, random),
+        value_weight_(!HasValue<G>            ? 0
+                      : has_some_playout<G>() ? static_cast<float>(value_weight)
+                                              : 1) {}
+
+  // Calls add(const Sample<G>&) for `count` evaluations of a position. value() is called once,
+  // since it always returns the same. With the weight 1 of value() the samples own no AMAF ids.
+  template <typename Add>
+  void run(const G& position, std::optional<typename G::Move> last, Random& random, uint32_t count,
+           Add&& add) {
+    [[maybe_unused]] float value = 0;
+    if constexpr (HasValue<G>) {
+      if (value_weight_ > 0) value = position.value();
+    }
+    for (uint32_t i = 0; i < count; ++i) {
+      Sample<G> sample;
+      if constexpr (!has_some_playout<G>()) {
+        sample.value = value;
+      } else if constexpr (!HasValue<G>) {
+        sample = playouts_.run(position, last, random);
+      } else {
+        if (value_weight_ < 1) sample = playouts_.run(position, last, random);
+        sample.value = (1 - value_weight_) * sample.value + value_weight_ * value;
+      }
+      add(sample);
+    }
+  }
+
+ private:
+  PlayoutRunner<G> playouts_;
+  float value_weight_;
 };
 
 // Writes the moves of a new node to `out` and returns their number. simplify: expand() may change

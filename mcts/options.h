@@ -8,6 +8,8 @@
 #include <type_traits>
 #include <vector>
 
+#include "absl/status/status.h"
+#include "mcts/export.h"
 #include "mcts/game.h"
 #include "mcts/outcome.h"
 
@@ -23,6 +25,47 @@ struct SelectionOptions {
   // Number of visits at which the move's own mean has the same weight as its AMAF mean. 0: no AMAF.
   float amaf_equivalence = 0;
   float bias = 0;  // weight of the priors with kUcb
+};
+
+// The rule by which a search chooses the best move of the root: SearchResult::moves[0]. With both
+// rules a proved win is chosen first, and a move that is proved to lose, or pruned, only if there
+// is no other.
+enum class FinalChoice : uint8_t {
+  // The move with the most visits. A proved draw instead if the mean value of this move is below
+  // that of a draw.
+  kMostVisits,
+  // The move with the highest lower confidence bound of its value (Roy 2019; Leela Zero, KataGo),
+  // among the moves with at least ChoiceOptions::least_share times the visits of the move with the
+  // most visits. It may be better than the most visited move if the mean of the latter has dropped
+  // late. The bound of a proved draw is 0.5. The search stores no squares of values. So the bound
+  // is that of the Wilson score interval (engine/final_choice.h): it needs only visits and mean,
+  // and assumes the largest variance that values between 0 and 1 can have.
+  kLowerConfidenceBound,
+};
+
+struct ChoiceOptions {
+  FinalChoice rule = FinalChoice::kMostVisits;
+  // kLowerConfidenceBound: number of standard deviations between mean and bound, 0 or more. A
+  // larger value prefers moves with many visits.
+  double deviations = 3;
+  // kLowerConfidenceBound: above 0, at most 1.
+  double least_share = 0.15;
+};
+
+// Noise in the priors of the root, for games of a program against itself (Silver et al. 2017): each
+// search tries other moves. The prior of move i is
+//   (1 - fraction) * prior + fraction * S * d[i]
+// where d is a sample of the symmetric Dirichlet distribution over the moves of the root, and S the
+// sum of their priors. If all priors are 0, each counts as 1 / number of moves. The sample depends
+// on the seed, the key() of the position, and the order of the root's moves. All processes use the
+// same noise. A game without key() needs a new seed for each position: otherwise each position with
+// as many moves has the same sample. Noise has no effect on nodes below the root.
+struct RootNoise {
+  double fraction = 0;  // 0 (no noise) to 1
+  // The parameter of the distribution, 0.0001 to 1000000. With a small value a few moves get nearly
+  // all of the noise; with a large value each move gets the same. AlphaZero used about 10 / number
+  // of moves: 0.3 in chess, 0.03 in Go.
+  double concentration = 0.3;
 };
 
 // Selects the process in which a new node is created.
@@ -55,9 +98,11 @@ struct PaperOptions {
 // Values that are too small count as the smallest possible ones: 1 for playouts_per_leaf,
 // max_batch, batch_divisor, exchange_divisor and queue_share, queue_target for queue_limit, and for
 // memory_bytes the size of 512 nodes with Game::kMaxMoves moves (the paper's design: any value that
-// has room for the root).
+// has room for the root). Search::run() throws an exception for the values that validate() refuses.
 struct SearchOptions {
   SelectionOptions selection{};
+  ChoiceOptions choice{};  // not in the paper's design, which chooses the most visited move
+  RootNoise root_noise{};  // not in the paper's design, which has no priors
   // Number of visits after which a move gets a child node. A node takes about 5 KB on an 11x11 Hex
   // board. This memory pays off only if later rollouts visit the node.
   uint32_t expand_visits = 8;
@@ -66,6 +111,10 @@ struct SearchOptions {
   uint32_t refine_visits = 32;
   uint32_t refine_again_visits = 4096;
   uint32_t playouts_per_leaf = 1;
+  // Games with playouts and value(): the weight of value() in the result of a rollout, 0 to 1. The
+  // playouts have the rest of the weight (Silver et al. 2016). 0: value() is not called. 1: no
+  // playout runs. AMAF statistics count the same mean. Also in the paper's design.
+  double value_weight = 0.5;
   Placement placement = Placement::kLocality;
   // One message requests visits / batch_divisor rollouts, at most max_batch, from another process;
   // `visits` are those of the move. So the rollouts in flight stay few compared with the completed
@@ -101,8 +150,8 @@ struct SearchOptions {
   // process with other placements (transpositions.h). Off by default: each new node needs one more
   // look-up, which may cost more time than the shared nodes save.
   bool transpositions = false;
-  // With a time limit: the search ends early when no other move can get more visits than the best
-  // one in the time that is left.
+  // With a time limit and FinalChoice::kMostVisits: the search ends early when no other move can
+  // get more visits than the best one in the time that is left.
   bool stop_when_safe = true;
 
   PaperOptions paper{};
@@ -117,6 +166,10 @@ struct SearchOptions {
   // Returns how many rollouts of one process sample the position of one node because too many
   // requests are in flight.
   [[nodiscard]] uint32_t busy_samples() const { return sample_limit() / 2; }
+
+  // Returns INVALID_ARGUMENT, with a message that names the option and its valid values, if an
+  // option has a value that has no meaning.
+  [[nodiscard]] CARIAMA_MCTS_EXPORT absl::Status validate() const;
 
   // Returns the options with values that are possible.
   [[nodiscard]] SearchOptions possible() const {
@@ -145,6 +198,9 @@ struct SearchOptions {
 };
 static_assert(std::is_trivially_copyable_v<SearchOptions>);
 
+// Throws std::invalid_argument with the message of options.validate() if this is an error.
+CARIAMA_MCTS_EXPORT void throw_if_invalid(const SearchOptions& options);
+
 // The search ends at the first limit that is reached, or when the outcome of the root is proved.
 struct SearchLimits {
   double seconds = 0;       // 0: no limit; less than 0: no time is left, the search ends at once
@@ -163,7 +219,7 @@ struct Statistics {
   uint64_t handed_over = 0;
   // Of `visits`: rollouts that found the outcome of their first node proved. They have no value.
   uint64_t cancelled = 0;
-  uint64_t playouts = 0;
+  uint64_t playouts = 0;                // in games without playouts: uses of value()
   uint64_t nodes_created = 0;           // nodes that this process created
   uint64_t nodes_created_remotely = 0;  // of `nodes_created`: for a parent elsewhere, offers too
   // Moves whose child is a node that existed already, for another move.
@@ -195,7 +251,7 @@ struct MoveResult {
   Move move{};
   uint64_t visits = 0;
   double value = 0.5;  // 0 .. 1
-  double prior = 0;
+  double prior = 0;    // with the noise of SearchOptions::root_noise
   Verdict verdict = Verdict::kOpen;
   // The principal variation: this move, then the most visited moves below it. Ends at the first
   // node of which this process has neither the original nor a copy.
@@ -208,7 +264,7 @@ struct SearchResult {
   uint64_t iterations = 0;  // completed rollouts of this search
   double seconds = 0;
   Outcome outcome = Outcome::kOpen;     // of the root
-  std::vector<MoveResult<Move>> moves;  // the best move first; never empty
+  std::vector<MoveResult<Move>> moves;  // the best move first (ChoiceOptions); never empty
   std::vector<Statistics> processes;    // by rank; empty in progress reports
 };
 

@@ -36,11 +36,12 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <numeric>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "mcts/engine/final_choice.h"
+#include "mcts/engine/root_noise.h"
 #include "mcts/engine/search_process.h"
 #include "mcts/host.h"
 #include "mcts/options.h"
@@ -74,18 +75,20 @@ class Search {
   // end by its time. A process that is stopped (SIGSTOP) delays it until the process continues, is
   // killed, or loses its lease (FabricOptions::lease). `progress` is called about every `interval`
   // seconds, in the calling thread. It must not call functions of the host or of its searches. If
-  // it throws, the search ends and run() throws the exception. Also throws std::bad_alloc if there
-  // is no memory for the root. Requires: the position has no result() and at least one move. Keeps
-  // the tree: a later run() of the same position, or of the one that advance() has
-  // reached, continues it if it is the last of all Search objects for this type of game. Every
-  // other position frees the tree first. The result contains all moves of a new position. If
-  // advance() has reached the position, the result contains the moves that expand() offered.
+  // it throws, the search ends and run() throws the exception. Also throws std::invalid_argument,
+  // with the message of SearchOptions::validate(), if an option has no valid value, and
+  // std::bad_alloc if there is no memory for the root. Requires: the position has no result() and
+  // at least one move. Keeps the tree: a later run() of the same position, or of the one that
+  // advance() has reached, continues it if it is the last of all Search objects for this type of
+  // game. Every other position frees the tree first. The result contains all moves of a new
+  // position. If advance() has reached the position, it contains the moves that expand() offered.
   //
   // If a process dies and the fabric continues without it, its part of the tree is lost and the
   // search continues.
   Result run(const G& position, const SearchLimits& limits = {},
              const std::atomic<bool>* stop = nullptr, const Progress& progress = nullptr,
              double interval = 0.5) {
+    throw_if_invalid(options_);
     start_ = Clock::now();
     iterations_ = 0;
     prepare(position);
@@ -144,6 +147,7 @@ class Search {
       clear();
       return;
     }
+    priors_.clear();
     root_->play(move);
     quiesce();
   }
@@ -155,6 +159,7 @@ class Search {
   void clear() {
     process_.command(CommandKind::kClear, options_);
     root_.reset();
+    priors_.clear();
   }
 
  private:
@@ -182,11 +187,26 @@ class Search {
 
   // Keeps the tree if its root has this position. Otherwise frees the tree and creates a new root.
   void prepare(const G& position) {
-    if (has_tree() && same(*root_, position)) return;
-    clear();
-    tree_.set_memory_limit(memory_bytes());
-    tree_number_ = tree_.create_root(position, options_.seed);
-    root_.emplace(position);
+    if (!has_tree() || !same(*root_, position)) {
+      clear();
+      tree_.set_memory_limit(memory_bytes());
+      tree_number_ = tree_.create_root(position, options_.seed);
+      root_.emplace(position);
+    }
+    set_priors();
+  }
+  // Sets the priors of the root to those of the game, mixed with the noise of this search. The
+  // copies of the root, which the other processes request later, contain them.
+  void set_priors() {
+    if (options_.root_noise.fraction == 0 && priors_.empty()) return;
+    Node<G>& node = root();
+    if (priors_.empty()) {
+      for (int i = 0; i < node.size(); ++i) priors_.push_back(node.prior(i));
+    }
+    std::vector<float> mixed = priors_;
+    Random random(Random::mix(options_.seed) ^ node.key());
+    mix_noise(mixed, options_.root_noise, random);
+    for (int i = 0; i < node.size(); ++i) node.set_prior(i, mixed[static_cast<size_t>(i)]);
   }
   // Returns true if there is a tree and this object has created it.
   [[nodiscard]] bool has_tree() const {
@@ -217,7 +237,8 @@ class Search {
     if (time_is_up(limits, stop) || root().visits() >= kMaxVisits) return Pause::kEnd;
     if (limits.seconds != 0) {
       const double now = seconds();
-      if (options_.stop_when_safe && now >= next_safety_) {
+      if (options_.stop_when_safe && options_.choice.rule == FinalChoice::kMostVisits &&
+          now >= next_safety_) {
         next_safety_ = now + kSafetyInterval;
         if (safe(now, limits.seconds)) return Pause::kEnd;
       }
@@ -235,7 +256,7 @@ class Search {
     uint64_t best = 0;
     uint64_t second = 0;
     for (int i = 0; i < root().size(); ++i) {
-      if (order(root().verdict(i)) < order(Verdict::kOpen)) continue;
+      if (rank_of(root().verdict(i)) < rank_of(Verdict::kOpen)) continue;
       const uint64_t visits = root().visits(i);
       if (visits > best) {
         second = std::exchange(best, visits);
@@ -286,39 +307,6 @@ class Search {
     if (host_.size() > 1) process_.quiesce(options_);
   }
 
-  [[nodiscard]] static int order(Verdict verdict) {
-    switch (verdict) {
-      case Verdict::kWins:
-        return 3;
-      case Verdict::kOpen:
-      case Verdict::kDraws:
-        return 2;
-      case Verdict::kPruned:
-        return 1;
-      case Verdict::kLoses:
-        break;
-    }
-    return 0;
-  }
-  // Returns the indices of the node's moves, the best move first.
-  [[nodiscard]] static std::vector<int> ordered(const Node<G>& node) {
-    std::vector<int> moves(static_cast<size_t>(node.size()));
-    std::iota(moves.begin(), moves.end(), 0);
-    std::stable_sort(moves.begin(), moves.end(), [&](int a, int b) {
-      const int left = order(node.verdict(a));
-      const int right = order(node.verdict(b));
-      return left != right ? left > right : node.visits(a) > node.visits(b);
-    });
-    // A proved draw is better than an open move with an expected value below that of a draw.
-    const auto draw = std::find_if(moves.begin(), moves.end(),
-                                   [&](int i) { return node.verdict(i) == Verdict::kDraws; });
-    if (draw != moves.end() && node.verdict(moves[0]) == Verdict::kOpen &&
-        node.value(moves[0]) < 0.5 * node.visits(moves[0])) {
-      std::rotate(moves.begin(), draw, draw + 1);
-    }
-    return moves;
-  }
-
   [[nodiscard]] Result report() {
     const Node<G>& node = root();
     Result result;
@@ -326,7 +314,7 @@ class Search {
     result.iterations = iterations();
     result.seconds = seconds();
     result.outcome = node.outcome();
-    for (const int i : ordered(node)) {
+    for (const int i : ordered_moves(node, options_.choice)) {
       MoveResult<Move> move;
       move.move = node.move(i);
       move.visits = node.visits(i);
@@ -377,6 +365,7 @@ class Search {
   // created a newer tree.
   std::optional<G> root_;
   uint64_t tree_number_ = 0;
+  std::vector<float> priors_;  // of the root, without noise; empty if the root never had noise
   Clock::time_point start_;
   uint64_t iterations_ = 0;  // completed rollouts of this search before the last drain()
   double next_safety_ = 0;

@@ -34,8 +34,8 @@ struct PlainResult {
 };
 
 // Searches `game` for `iterations` iterations, fewer if the outcome is proved. Uses these options:
-// selection, expand_visits, refine_visits, refine_again_visits, seed and memory_bytes. When the
-// memory is full, no more nodes are created. Requires: the game has a move and no result.
+// selection, expand_visits, refine_visits, refine_again_visits, value_weight, seed, memory_bytes.
+// When the memory is full, no more nodes are created. Requires: the game has a move and no result.
 template <mcts::Game G>
 PlainResult<G> plain_search(const G& game, const mcts::SearchOptions& options,
                             uint64_t iterations) {
@@ -44,7 +44,7 @@ PlainResult<G> plain_search(const G& game, const mcts::SearchOptions& options,
   mcts::ArenaBudget budget(options.memory_bytes);
   mcts::Arena arena(budget);
   mcts::Random random(options.seed);
-  mcts::internal::PlayoutRunner<G> playouts(game, random);
+  mcts::internal::Evaluator<G> evaluator(game, random, options.value_weight);
   Node* root = Node::create(game, arena, 0, random, false);
   if (root == nullptr) throw std::bad_alloc();
   struct Step {
@@ -99,7 +99,8 @@ PlainResult<G> plain_search(const G& game, const mcts::SearchOptions& options,
           continue;
         }
       }
-      sample = playouts.run(position, node->move(move), random);
+      evaluator.run(position, node->move(move), random, 1,
+                    [&](const mcts::Sample<G>& one) { sample = one; });
       played = true;
     }
     const float value = known == Outcome::kOpen ? sample.value : mcts::value_of(known);

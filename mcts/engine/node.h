@@ -221,6 +221,8 @@ class Node {
     return array<std::atomic<double>>(kValueAt)[i].load(std::memory_order_relaxed);
   }
   [[nodiscard]] float prior(int i) const { return array<float>(kPriorAt)[i]; }
+  // Requires: no rollout is running.
+  void set_prior(int i, float prior) { array<float>(kPriorAt)[i] = prior; }
   [[nodiscard]] float amaf_visits(int i) const {
     return array<std::atomic<float>>(kAmafAt)[i].load(std::memory_order_relaxed);
   }

@@ -52,7 +52,7 @@ class Worker {
   // Resets the worker for a new search. Called by worker 0, while this worker runs no rollout.
   void begin(uint64_t seed) {
     thread_.random = Random(seed);
-    playouts_.reset();
+    evaluator_.reset();
     before_ = totals();
   }
 
@@ -351,7 +351,7 @@ class Worker {
   }
 
   // Ends a rollout at the position after the last move of its path: by the result of the game, or
-  // by playouts.
+  // by playouts or value().
   void sample(Job<G>& job, NodeType& node, int move) {
     G position = node.state();
     position.play(node.move(move));
@@ -360,14 +360,15 @@ class Worker {
       finish(job, path_, 1, *result, {}, outcome_of(*result));
       return;
     }
-    if (!playouts_) playouts_.emplace(node.state(), thread_.random);
+    if (!evaluator_) evaluator_.emplace(node.state(), thread_.random, options().value_weight);
     samples_.clear();
     double sum = 0;
     const uint32_t playouts = options().playouts_per_leaf;
-    for (uint32_t i = 0; i < playouts; ++i) {
-      samples_.push_back(playouts_->run(position, node.move(move), thread_.random));
-      sum += samples_.back().value;
-    }
+    evaluator_->run(position, node.move(move), thread_.random, playouts,
+                    [&](const SampleType& sample) {
+                      samples_.push_back(sample);
+                      sum += sample.value;
+                    });
     counters_.playouts.add(playouts);
     counters_.completions.add();
     finish(job, path_, 1, sum / playouts, samples_, Outcome::kOpen);
@@ -640,7 +641,7 @@ class Worker {
   LocalTree<G>& tree_;
   WorkPool<G>& pool_;
   CopyExchange<G>& exchange_;
-  std::optional<internal::PlayoutRunner<G>> playouts_;
+  std::optional<internal::Evaluator<G>> evaluator_;
   std::vector<Step<G>> path_;
   std::vector<SampleType> samples_;
   std::vector<SampleType> answered_;

@@ -44,10 +44,11 @@ class PaperSearch {
 
   // Searches for the best move of the player to move in `position`. The parameters have the meaning
   // that they have in Search::run. Blocks until the search ends; the calling thread works
-  // meanwhile.
+  // meanwhile. Throws std::invalid_argument as Search::run() does.
   Result run(const G& position, const SearchLimits& limits = {},
              const std::atomic<bool>* stop = nullptr, const Progress& progress = nullptr,
              double interval = 0.5) {
+    throw_if_invalid(options_);
     start_ = Clock::now();
     tree_.command(CommandKind::kBegin, options_);
     tree_.set_root(position);

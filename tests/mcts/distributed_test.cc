@@ -19,6 +19,7 @@
 #include "mcts/search.h"
 #include "tests/dsfabric/testing/local_job.h"
 #include "tests/mcts/testing/check.h"
+#include "tests/mcts/testing/prior_game.h"
 #include "tests/mcts/testing/search_job.h"
 #include "tests/mcts/testing/searches.h"
 #include "tests/mcts/testing/tic_tac_toe.h"
@@ -28,8 +29,10 @@ namespace {
 
 using cariama::testing::soon;
 using example::ConnectFour;
+using testing::check_choice;
 using testing::check_conservation;
 using testing::check_nodes;
+using testing::PriorGame;
 using testing::process_of;
 using testing::run_search_job;
 using testing::run_with_a_victim;
@@ -63,6 +66,51 @@ TEST_P(ByShape, ProvesTicTacToe) {
       TicTacToe next = game;
       next.play(result.moves[0].move);
       EXPECT_EQ(next.solve(), game.solve()) << first;
+      check_conservation(search, result);
+    }
+  });
+}
+
+// The lower confidence bound is that of the counts of all processes. The prior prefers another move
+// than the best one.
+TEST_P(ByShape, TheBoundChoosesOfTheResults) {
+  run_job<PriorGame>(GetParam(), [](Host& host) {
+    Search<PriorGame> search(host);
+    search.options().choice.rule = FinalChoice::kLowerConfidenceBound;
+    search.options().selection.rule = SelectionRule::kPuct;
+    for (const uint64_t iterations : {50, 200, 800, 5000}) {
+      search.clear();
+      const auto result = search.run(PriorGame(), {.iterations = iterations});
+      EXPECT_EQ(result.iterations, iterations);
+      check_choice(result, search.options().choice);
+      check_conservation(search, result);
+      if (iterations == 5000) {
+        EXPECT_EQ(result.moves[0].move, PriorGame::kBest);
+      }
+    }
+  });
+}
+
+// The copies of the root have the noise of the original. With a large exploration constant the
+// values do not matter, so each process makes the visits of a move proportional to its prior.
+TEST_P(ByShape, CopiesOfTheRootHaveItsNoise) {
+  run_job<PriorGame>(GetParam(), [](Host& host) {
+    Search<PriorGame> search(host);
+    search.options().selection.rule = SelectionRule::kPuct;
+    search.options().selection.exploration = 10000;
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      search.options().seed = seed;
+      search.options().root_noise = {0.9, 0.3};
+      search.clear();
+      const auto result =
+          search.run(PriorGame(PriorGame::Table::kWithoutPriors), {.iterations = 20000});
+      double priors = 0;
+      for (const auto& move : result.moves) priors += move.prior;
+      EXPECT_NEAR(priors, 1, 1e-5);
+      EXPECT_GT(result.moves[0].prior, 0.2);
+      for (const auto& move : result.moves) {
+        EXPECT_NEAR(static_cast<double>(move.visits) / 20000, move.prior, 0.1) << seed;
+      }
       check_conservation(search, result);
     }
   });

@@ -179,7 +179,7 @@ class PaperTree final : public CommandedSearch<PaperTree<G>> {
     const uint32_t index;
     Arena arena;
     Random random{0};
-    std::optional<internal::PlayoutRunner<G>> playouts;
+    std::optional<internal::Evaluator<G>> evaluator;
     std::optional<Counters> counters{std::in_place};
     uint64_t messages_before = 0;
     uint64_t bytes_before = 0;
@@ -447,11 +447,10 @@ class PaperTree final : public CommandedSearch<PaperTree<G>> {
   }
   // Runs the playouts of a simulation and returns the mean of their results for player 0.
   float play_out(Thread& self, const G& position) {
-    if (!self.playouts) self.playouts.emplace(position, self.random);
+    if (!self.evaluator) self.evaluator.emplace(position, self.random, options_.value_weight);
     float sum = 0;
-    for (uint32_t i = 0; i < options_.paper.playouts; ++i) {
-      sum += self.playouts->run(position, std::nullopt, self.random).value;
-    }
+    self.evaluator->run(position, std::nullopt, self.random, options_.paper.playouts,
+                        [&](const Sample<G>& sample) { sum += sample.value; });
     self.counters->playouts.add(options_.paper.playouts);
     return sum / static_cast<float>(options_.paper.playouts);
   }
@@ -491,7 +490,7 @@ class PaperTree final : public CommandedSearch<PaperTree<G>> {
         thread.owned.clear();
         thread.next = 0;
         thread.random = Random(options_.seed + host_.id(host_.rank(), i));
-        thread.playouts.reset();
+        thread.evaluator.reset();
         thread.counters.emplace();
         if (PeerAggregators* aggregators = host_.thread(i).aggregators.get();
             aggregators != nullptr) {

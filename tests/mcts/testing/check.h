@@ -2,6 +2,7 @@
 #ifndef CARIAMA_TESTS_MCTS_TESTING_CHECK_H_
 #define CARIAMA_TESTS_MCTS_TESTING_CHECK_H_
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 
@@ -73,6 +74,38 @@ void check_conservation(Search<G>& search, const typename Search<G>::Result& res
     EXPECT_EQ(completions, result.iterations);
   }
   check_nodes(process_of(search).tree(), lossless);
+}
+
+// Returns the lowest expected value p from which the mean of `visits` values 0 and 1 deviates by at
+// most z deviations: the root of (mean - p)^2 = z^2 p (1 - p) / visits, by bisection.
+inline double wilson_bound(double mean, double visits, double z) {
+  double low = 0;
+  double high = mean;
+  for (int i = 0; i < 100; ++i) {
+    const double p = (low + high) / 2;
+    ((mean - p) * (mean - p) > z * z * p * (1 - p) / visits ? low : high) = p;
+  }
+  return high;
+}
+
+// Checks that the first move of a result has the highest bound of the moves with enough visits, if
+// no move is proved.
+template <typename Move>
+void check_choice(const SearchResult<Move>& result, const ChoiceOptions& choice) {
+  uint64_t most = 0;
+  for (const auto& move : result.moves) {
+    if (move.verdict != Verdict::kOpen) return;
+    most = std::max(most, move.visits);
+  }
+  const auto bound = [&](const MoveResult<Move>& move) {
+    return wilson_bound(move.value, static_cast<double>(move.visits), choice.deviations);
+  };
+  const double least = choice.least_share * static_cast<double>(most);
+  EXPECT_GE(static_cast<double>(result.moves[0].visits), least);
+  for (const auto& move : result.moves) {
+    if (static_cast<double>(move.visits) < least) continue;
+    EXPECT_LE(bound(move), bound(result.moves[0]) + 1e-9);
+  }
 }
 
 // Checks a search of a ScoreGame against exhaustive search: only wins and losses are proved, and

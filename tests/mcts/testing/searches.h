@@ -5,6 +5,7 @@
 #include "docs/examples/connect_four.h"
 #include "mcts/paper/paper_search.h"
 #include "mcts/search.h"
+#include "tests/mcts/testing/prior_game.h"
 #include "tests/mcts/testing/score_game.h"
 #include "tests/mcts/testing/tic_tac_toe.h"
 
@@ -24,6 +25,12 @@ extern template class CopyExchange<testing::TicTacToe>;
 extern template class Worker<testing::TicTacToe>;
 extern template class SearchProcess<testing::TicTacToe>;
 extern template class Search<testing::TicTacToe>;
+extern template class LocalTree<testing::PriorGame>;
+extern template class WorkPool<testing::PriorGame>;
+extern template class CopyExchange<testing::PriorGame>;
+extern template class Worker<testing::PriorGame>;
+extern template class SearchProcess<testing::PriorGame>;
+extern template class Search<testing::PriorGame>;
 extern template class LocalTree<testing::ScoreGame>;
 extern template class WorkPool<testing::ScoreGame>;
 extern template class CopyExchange<testing::ScoreGame>;

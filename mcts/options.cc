@@ -1,0 +1,53 @@
+#include "mcts/options.h"
+
+#include <cmath>
+#include <stdexcept>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+
+namespace cariama::mcts {
+namespace {
+
+absl::Status refuse(std::string_view option, double value, std::string_view valid) {
+  return absl::InvalidArgumentError(absl::StrCat("SearchOptions::", std::string(option), " is ",
+                                                 value, ": set it to ", std::string(valid)));
+}
+
+}  // namespace
+
+// Each condition is one that a NaN does not fulfil.
+absl::Status SearchOptions::validate() const {
+  if (!(choice.deviations >= 0 && std::isfinite(choice.deviations))) {
+    return refuse("choice.deviations", choice.deviations, "a finite number, 0 or more");
+  }
+  if (!(choice.least_share > 0 && choice.least_share <= 1)) {
+    return refuse("choice.least_share", choice.least_share, "a number above 0, at most 1");
+  }
+  if (!(value_weight >= 0 && value_weight <= 1)) {
+    return refuse("value_weight", value_weight, "a number from 0 to 1");
+  }
+  if (!(root_noise.fraction >= 0 && root_noise.fraction <= 1)) {
+    return refuse("root_noise.fraction", root_noise.fraction, "a number from 0 to 1");
+  }
+  if (!(root_noise.concentration >= 1e-4 && root_noise.concentration <= 1e6)) {
+    return refuse("root_noise.concentration", root_noise.concentration,
+                  "a number from 0.0001 to 1000000");
+  }
+  const bool puct = selection.rule == SelectionRule::kPuct;
+  if (root_noise.fraction > 0 && !((puct ? selection.exploration : selection.bias) > 0)) {
+    return refuse("root_noise.fraction", root_noise.fraction,
+                  puct ? "0, or set selection.exploration above 0: now the selection ignores priors"
+                       : "0, or set selection.rule to kPuct or selection.bias above 0: now the "
+                         "selection ignores priors");
+  }
+  return absl::OkStatus();
+}
+
+void throw_if_invalid(const SearchOptions& options) {
+  if (const absl::Status status = options.validate(); !status.ok()) {
+    throw std::invalid_argument(std::string(status.message()));
+  }
+}
+
+}  // namespace cariama::mcts
