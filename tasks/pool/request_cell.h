@@ -48,8 +48,8 @@ class RequestCellOwner {
   [[nodiscard]] uint64_t close() {
     uint64_t request = checked(memory_.load(cell_));
     if (request == pool::internal::kOpen) {
-      request = checked(
-          memory_.compare_swap(cell_, pool::internal::kOpen, pool::internal::kBlocked));
+      request =
+          checked(memory_.compare_swap(cell_, pool::internal::kOpen, pool::internal::kBlocked));
     }
     return request == pool::internal::kBlocked ? kNoTicket : request;
   }
