@@ -389,10 +389,9 @@ class Job {
                    uint64_t before) {
     if (round.what == kMemory) {
       if (number % threads_ == 0) {
-        const uint64_t chunks = counted("chunks_granted") - counted("chunks_freed");
         tally_->memory(number / threads_) = {
             .superpage_bytes = MemoryBudget::process().used() - before,
-            .chunk_bytes = chunks * options_.messenger.chunk_bytes,
+            .chunk_bytes = counted("chunk_bytes_granted") - counted("chunk_bytes_freed"),
             .forwarded = counted("calls_forwarded")};
       }
     } else if (round.what == kClose) {

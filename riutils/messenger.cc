@@ -16,9 +16,11 @@ internal::FabricChannel& own(internal::OutgoingChannel& channel) {
 void add(const MessengerStatistics& from, MessengerStatistics& sum) {
   sum.publications += from.publications;
   sum.chunks += from.chunks;
+  sum.chunk_bytes += from.chunk_bytes;
   sum.requests += from.requests;
   sum.chunks_filled += from.chunks_filled;
   sum.chunks_consumed += from.chunks_consumed;
+  sum.chunks_replaced += from.chunks_replaced;
   sum.chunks_returned += from.chunks_returned;
   sum.pulls += from.pulls;
   sum.wakes += from.wakes;
@@ -71,7 +73,7 @@ bool RDMAMessenger::return_chunks() {
   if (!ending.sender().end_if_quiet()) return false;
   MessengerStatistics last = ending.sender().statistics();
   last.chunks_consumed = last.chunks_filled;
-  last.chunks_returned = last.chunks;
+  last.chunks_returned = last.chunks - last.chunks_replaced;
   add(last, earlier_);
   accepted_ = 0;
   runtime.add(next);

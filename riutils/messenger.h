@@ -34,7 +34,8 @@
 // when there is room. No later call overtakes a deferred call: while calls are deferred, a call
 // with Fail is refused and a call with Retry waits. Inside a running call no send waits for the
 // receiver: Retry then acts as RetryAsync. At most deferred_bytes are deferred per channel; beyond
-// that RetryAsync is refused too.
+// that RetryAsync is refused too. If the receiver's process has no memory for the first chunk, or
+// for one that is large enough for the call, Retry is refused as Fail, with RESOURCE_EXHAUSTED.
 //
 // When the peer's process dies, accepted calls may be lost. Later calls return UNAVAILABLE, at the
 // latest when the current chunk is full. Synchronizers of RemoteNotify and call_return fail with
@@ -79,7 +80,7 @@ class CARIAMA_RIUTILS_EXPORT RDMAMessenger : public CallInterface<RDMAMessenger>
   RDMAMessenger& operator=(const RDMAMessenger&) = delete;
 
   // Performs the set-up that otherwise the first call performs: the connection to the peer, one
-  // service call that exchanges properties with it, and one that obtains chunks. Blocks at most
+  // service call that exchanges properties with it, and one that obtains a chunk. Blocks at most
   // FabricOptions::timeout for the connection, and then MessengerOptions::timeout for the answers;
   // runs incoming calls meanwhile. Errors: OUT_OF_RANGE (the destination does not exist),
   // INVALID_ARGUMENT (options), DEADLINE_EXCEEDED, UNAVAILABLE (the destination's process is dead,

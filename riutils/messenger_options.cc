@@ -1,6 +1,7 @@
 #include "riutils/messenger_options.h"
 
 #include <string>
+#include <utility>
 
 #include "dtutils/error.h"
 #include "riutils/internal/chunk_ring.h"
@@ -41,9 +42,13 @@ absl::Status check_options(const MessengerOptions& options) {
   const auto refuse = [&](const std::string& what) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation, what);
   };
-  if (options.chunk_bytes < MessengerOptions::kMinChunkBytes ||
-      options.chunk_bytes > MessengerOptions::kMaxChunkBytes || options.chunk_bytes % 64 != 0) {
-    return refuse("chunk_bytes is " + std::to_string(options.chunk_bytes) + ": it has to be from " +
+  for (const auto& [name, bytes] : {std::pair{"chunk_bytes", options.chunk_bytes},
+                                    std::pair{"first_chunk_bytes", options.first_chunk_bytes}}) {
+    if (bytes >= MessengerOptions::kMinChunkBytes && bytes <= MessengerOptions::kMaxChunkBytes &&
+        bytes % 64 == 0) {
+      continue;
+    }
+    return refuse(std::string(name) + " is " + std::to_string(bytes) + ": it has to be from " +
                   std::to_string(MessengerOptions::kMinChunkBytes) + " to " +
                   std::to_string(MessengerOptions::kMaxChunkBytes) + ", a multiple of 64");
   }

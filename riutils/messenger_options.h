@@ -40,21 +40,28 @@ enum class Consumption : uint8_t {
 
 // Options of one channel. Sizes are in bytes.
 //
-// Memory: a channel that was never used takes none. Its first call allocates chunks_per_request *
-// chunk_bytes at the receiver. Each time a chunk is full and no other chunk is free, that amount
-// doubles, up to max_chunks * chunk_bytes. If the receiver has memory for fewer chunks, the channel
-// works with fewer. If the arrival mode is not kMapped, the sender also has two chunk images of
-// chunk_bytes each (kPolled: 2 * chunk_bytes), and more while transfers are in flight. A thread
-// that sends to each of P * T threads therefore costs them at least P * T * chunks_per_request *
-// chunk_bytes in all, until channels that are not used return their chunks
+// Memory: a channel that was never used takes none. Its first call allocates one chunk of
+// first_chunk_bytes at the receiver. When that chunk is full, or a call does not fit into it,
+// chunks_per_request chunks of chunk_bytes replace it. Each time a chunk is full and no other chunk
+// is free, their number doubles, up to max_chunks. If the receiver has memory for fewer chunks, the
+// channel works with fewer. If the arrival mode is not kMapped, the sender also has two chunk
+// images of chunk_bytes each (kPolled: 2 * chunk_bytes), and more while transfers are in flight. A
+// thread that sends to each of P * T threads therefore costs them at least P * T *
+// first_chunk_bytes in all, until channels that are not used return their chunks
 // (RDMAMessenger::return_chunks(), return_after).
 struct MessengerOptions {
   static constexpr uint64_t kMinChunkBytes = 1024;
   static constexpr uint64_t kMaxChunkBytes = uint64_t{1} << 27;
   static constexpr uint32_t kMaxChunks = 256;
 
-  // The number of first chunks: the paper's c, from 1 to max_chunks. With 1, a channel that is used
-  // for more than a chunk obtains the second one when the first is full.
+  // The size of a channel's first chunk, which chunks of chunk_bytes replace when it is full. A
+  // multiple of 64 from kMinChunkBytes to kMaxChunkBytes. Smaller: channels that are used for few
+  // calls cost less memory, and other channels need the larger chunks, which take one more service
+  // call, earlier. If the first call is longer than max_call_bytes(first_chunk_bytes), or if the
+  // value is chunk_bytes or more, the channel begins with chunks_per_request chunks of chunk_bytes.
+  uint64_t first_chunk_bytes = 4096;
+  // The number of chunks that replace the first one: the paper's c, from 1 to max_chunks. With 1, a
+  // channel obtains the second one when that chunk is full.
   uint32_t chunks_per_request = 1;
   uint32_t max_chunks = 16;  // the paper's c_max, from 1 to kMaxChunks
   // A multiple of 64 from kMinChunkBytes to kMaxChunkBytes. Limits the length of a call:
@@ -82,11 +89,11 @@ struct MessengerOptions {
   // The next call of such a channel obtains chunks again. 0: they never do.
   std::chrono::milliseconds return_after{10'000};
 
-  // Returns the paper's values: c = 2, c_max = 16, chunks of 16 MiB.
+  // Returns the paper's values: c = 2, c_max = 16, chunks of 16 MiB from the first one on.
   [[nodiscard]] static MessengerOptions paper() {
     MessengerOptions options;
     options.chunks_per_request = 2;
-    options.chunk_bytes = 16u << 20;
+    options.first_chunk_bytes = options.chunk_bytes = 16u << 20;
     return options;
   }
 };
@@ -108,10 +115,12 @@ struct MessengerStatistics {
   // Publications. With kMapped the fast path does not count calls that it publishes one by one.
   uint64_t publications = 0;
   uint64_t chunks = 0;         // chunks obtained from the receiver's process
+  uint64_t chunk_bytes = 0;    // bytes of the chunks that the channel has now
   uint64_t requests = 0;       // service calls that obtained chunks (each up to 16)
   uint64_t chunks_filled = 0;  // chunks ended: the next call did not fit, or shutdown
   // Filled chunks that the sender knows to be consumed. Those of a ring that was returned count.
   uint64_t chunks_consumed = 0;
+  uint64_t chunks_replaced = 0;            // small first chunks, by larger ones
   uint64_t chunks_returned = 0;            // chunks returned by return_chunks()
   uint64_t pulls = 0;                      // READs of the consumed count
   uint64_t wakes = 0;                      // wake-ups of a sleeping receiver

@@ -150,8 +150,7 @@ RoutingStatistics RoutedAggregator::statistics() const {
     if (route == nullptr) continue;
     ++statistics.channels;
     const MessengerStatistics channel = route->messenger.statistics();
-    statistics.buffer_bytes +=
-        (channel.chunks - channel.chunks_returned) * options_.messenger.chunk_bytes;
+    statistics.buffer_bytes += channel.chunk_bytes;
   }
   const internal::Forwarder::Statistics forwarding =
       internal::Runtime::of(fabric_).forwarder(thread_.index()).statistics();

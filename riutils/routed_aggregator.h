@@ -22,12 +22,11 @@
 // error reports this.
 //
 // Memory. Let the job have N nodes of p processes of T threads, so that P = N p. Channels per
-// thread: N - 1 to other nodes, p T to the own node, p T as a router. With p T = N, that is
-// 3 sqrt(P T) per thread, instead of P T with kDirect. Each channel has at least chunk_bytes times
-// chunks_per_request at its receiver (messenger_options.h); statistics() says how much. In
-// addition: 12 to 16 bytes per process of the job, for the nodes; 8 bytes per channel that may be
-// needed; and per channel of a router the deferred calls, at most 8 chunks. Everything is allocated
-// on first use.
+// thread: N - 1 to other nodes, p T to the own node, p T as a router. With p T = N, that is 3
+// sqrt(P T) per thread, instead of P T with kDirect. Each channel has at least first_chunk_bytes at
+// its receiver (messenger_options.h); statistics() says how much. In addition: 12 to 16 bytes per
+// process of the job, for the nodes; 8 bytes per channel that may be needed; and per channel of a
+// router the deferred calls, at most 8 chunks. Everything is allocated on first use.
 //
 // Cost. A routed call has 8 bytes more than a direct one, on each of its hops, is copied once more,
 // and runs later. It is decoded at its destination only. Batches are larger: a thread has fewer of

@@ -29,6 +29,14 @@ absl::Status Backlog::append(const OutgoingCallView& call, EventReceiver& transm
   return absl::OkStatus();
 }
 
+uint64_t Backlog::front_bytes() const {
+  if (empty()) return 0;
+  const Segment& segment = segments_.front();
+  CallHeader header;
+  std::memcpy(&header, segment.memory.get_buffer() + segment.begin, sizeof header);
+  return sizeof header + header.bytes();
+}
+
 Backlog::Run Backlog::front(uint64_t room) {
   Segment& segment = segments_.front();
   uint64_t end = segment.begin;

@@ -40,6 +40,8 @@ class ChannelLink {
     RDMAMemory* control = nullptr;
   };
   struct Chunk {
+    [[nodiscard]] uint64_t bytes() const { return remote.length; }
+
     RemoteMemoryLocator remote;
     std::byte* mapped = nullptr;  // the chunk in this address space, if Path::arrival is kMapped
   };
@@ -54,14 +56,14 @@ class ChannelLink {
   // called.
   [[nodiscard]] virtual std::optional<absl::StatusOr<Path>> open() = 0;
   // Requests one grant: the receiver's process allocates at least one and at most `count` more
-  // chunks, and inserts them into the receiver's incoming memory map in the returned order. The
-  // receiver's ring begins with the chunks of the first grant. Later grants become members by the
-  // end markers that report them, so the caller must report chunks in the order of granting. The
-  // receiving thread itself is not involved. `count` has no meaning while a request is in flight.
-  // Errors: RESOURCE_EXHAUSTED (no memory for a single chunk), UNAVAILABLE. After an error no chunk
-  // was inserted.
+  // chunks of `bytes` bytes, and inserts them into the receiver's incoming memory map in the
+  // returned order. The receiver's ring begins with the chunks of the first grant. Later grants
+  // become members by the end markers that report them, so the caller must report chunks in the
+  // order of granting. The receiving thread itself is not involved. The arguments have no meaning
+  // while a request is in flight: the answer is that to the request. Errors: RESOURCE_EXHAUSTED (no
+  // memory for a single chunk), UNAVAILABLE. After an error no chunk was inserted.
   [[nodiscard]] virtual std::optional<absl::StatusOr<std::vector<Chunk>>> obtain(
-      uint32_t count) = 0;
+      uint32_t count, uint64_t bytes) = 0;
 
   // Arrival::kEvent: sends an event behind all transfers posted so far; it reports to the receiver
   // that `words` more 8-byte words have arrived. Never blocks.

@@ -20,9 +20,8 @@ CallHeader header_of(uint64_t word) {
 }  // namespace
 
 ChannelReceiver::ChannelReceiver(ReceiverBackend& backend, Arrival arrival, Consumption consumption,
-                                 uint64_t chunk_bytes, uint32_t source_thread,
-                                 std::vector<std::byte*> chunks)
-    : backend_(backend), arrival_(arrival), consumption_(consumption), chunk_bytes_(chunk_bytes) {
+                                 uint32_t source_thread, std::vector<std::span<std::byte>> chunks)
+    : backend_(backend), arrival_(arrival), consumption_(consumption) {
   call_.source_thread = source_thread;
   call_.source = backend_.source();
   // No header is known yet: each entry gets a word that maps to a different entry.
@@ -31,17 +30,18 @@ ChannelReceiver::ChannelReceiver(ReceiverBackend& backend, Arrival arrival, Cons
   enter();
 }
 
-void ChannelReceiver::prepare(std::byte* chunk, uint64_t bytes, Arrival arrival) {
+void ChannelReceiver::prepare(std::span<std::byte> chunk, Arrival arrival) {
   // Clear the chunk header and the first call header: no call is there yet. The rest of the chunk
   // may have any content, unless a publication may arrive anywhere.
-  std::memset(chunk, 0,
-              arrival == Arrival::kTrailing ? bytes : sizeof(ChunkHeader) + sizeof(CallHeader));
+  std::memset(
+      chunk.data(), 0,
+      arrival == Arrival::kTrailing ? chunk.size() : sizeof(ChunkHeader) + sizeof(CallHeader));
 }
 
 void ChannelReceiver::enter() {
-  std::byte* const chunk = ring_.current();
-  position_ = batch_end_ = chunk + sizeof(ChunkHeader);
-  limit_ = end_ = chunk + chunk_bytes_ - sizeof(CallHeader);
+  const std::span<std::byte> chunk = ring_.current();
+  position_ = batch_end_ = chunk.data() + sizeof(ChunkHeader);
+  limit_ = end_ = chunk.data() + chunk.size() - sizeof(CallHeader);
   if (arrival_ == Arrival::kTrailing) limit_ = position_;
 }
 
@@ -340,12 +340,14 @@ void ChannelReceiver::close_publication(Cursor& cursor) {
 bool ChannelReceiver::end_of_chunk(const CallHeader& header) {
   const uint32_t inserted = header.words_and_flags & CallHeader::kMaxWords;
   const uint8_t flags = header.flags();
-  if ((flags & ~EndMarker::kShutdown) != 0 ||
-      inserted > MessengerOptions::kMaxChunks - ring_.size()) {
+  const bool replaced = flags == EndMarker::kReplaced;
+  if ((flags != 0 && flags != EndMarker::kShutdown && !replaced) ||
+      inserted > MessengerOptions::kMaxChunks - ring_.size() ||
+      (replaced && (inserted == 0 || ring_.size() != 1))) {
     break_off("an end marker is malformed");
     return false;
   }
-  std::vector<std::byte*> more;
+  std::vector<std::span<std::byte>> more;
   if (inserted != 0) {
     switch (backend_.take_chunks(inserted, more)) {
       case ReceiverBackend::Taken::kNotYet:
@@ -357,8 +359,12 @@ bool ChannelReceiver::end_of_chunk(const CallHeader& header) {
         break;
     }
   }
-  std::byte* const chunk = ring_.current();
-  ring_.end_chunk(more);
+  const std::span<std::byte> chunk = ring_.current();
+  if (replaced) {
+    ring_.replace_chunk(more);
+  } else {
+    ring_.end_chunk(more);
+  }
   if (arrival_ == Arrival::kTrailing) {
     Cursor cursor{position_, position_ + sizeof(CallHeader), 0};
     close_publication(cursor);
@@ -366,14 +372,15 @@ bool ChannelReceiver::end_of_chunk(const CallHeader& header) {
     // Clear the first call header. The sender writes to this chunk again only after it knows that
     // the chunk was consumed; until then the receiver must not run the chunk's old first call
     // again.
-    std::atomic_ref(*reinterpret_cast<uint64_t*>(chunk + sizeof(ChunkHeader)))
+    std::atomic_ref(*reinterpret_cast<uint64_t*>(chunk.data() + sizeof(ChunkHeader)))
         .store(0, std::memory_order_relaxed);
   }
-  auto* const header_of_chunk = reinterpret_cast<ChunkHeader*>(chunk);
+  auto* const header_of_chunk = reinterpret_cast<ChunkHeader*>(chunk.data());
   std::atomic_ref(header_of_chunk->chunks).store(ring_.ended(), std::memory_order_release);
-  ended_ = (flags & EndMarker::kShutdown) != 0;
+  ended_ = flags == EndMarker::kShutdown;
   // The last count is pushed with kPull too: it tells the sender that its control memory is unused.
   if (consumption_ == Consumption::kPush || ended_) backend_.push(ring_.ended());
+  if (replaced) backend_.replaced(chunk);
   if (!ended_) enter();
   return true;
 }

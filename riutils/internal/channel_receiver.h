@@ -14,6 +14,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -37,7 +38,11 @@ class ReceiverBackend {
   virtual ~ReceiverBackend() = default;
   // Takes `count` more chunks of this channel out of the incoming memory map, in the order of
   // insertion.
-  [[nodiscard]] virtual Taken take_chunks(uint32_t count, std::vector<std::byte*>& chunks) = 0;
+  [[nodiscard]] virtual Taken take_chunks(uint32_t count,
+                                          std::vector<std::span<std::byte>>& chunks) = 0;
+  // Called when the calls of `chunk` have run and other chunks have replaced it: neither end
+  // accesses the chunk any more.
+  virtual void replaced(std::span<std::byte> chunk) = 0;
   // Writes the number of consumed chunks (or kBroken) into the sender's ChannelControl.
   virtual void push(uint64_t consumed_chunks) = 0;
   // Called when a call that requested an answer has run, and for every call that has failed or will
@@ -59,11 +64,10 @@ class ChannelReceiver {
  public:
   // `chunks` are the first grant; each was prepare()d.
   ChannelReceiver(ReceiverBackend& backend, Arrival arrival, Consumption consumption,
-                  uint64_t chunk_bytes, uint32_t source_thread, std::vector<std::byte*> chunks);
+                  uint32_t source_thread, std::vector<std::span<std::byte>> chunks);
 
-  // Initializes `bytes` bytes of memory as an unused chunk. Must be called before the sender learns
-  // of the chunk.
-  static void prepare(std::byte* chunk, uint64_t bytes, Arrival arrival);
+  // Initializes memory as an unused chunk. Must be called before the sender learns of the chunk.
+  static void prepare(std::span<std::byte> chunk, Arrival arrival);
 
   // Runs at most `most` calls that have arrived. Never blocks. Returns the number of calls that
   // ran.
@@ -85,7 +89,7 @@ class ChannelReceiver {
     return consumed_bytes_.load(std::memory_order_relaxed);
   }
   [[nodiscard]] uint64_t consumed_chunks() const { return ring_.ended(); }
-  [[nodiscard]] const std::vector<std::byte*>& chunks() const { return ring_.chunks(); }
+  [[nodiscard]] const std::vector<std::span<std::byte>>& chunks() const { return ring_.chunks(); }
 
  private:
   // Calls run_calls() for the channel's arrival mode.
@@ -135,8 +139,7 @@ class ChannelReceiver {
   ReceiverBackend& backend_;
   const Arrival arrival_;
   const Consumption consumption_;
-  const uint64_t chunk_bytes_;
-  ChunkRing<std::byte*> ring_;
+  ChunkRing<std::span<std::byte>> ring_;
   std::byte* position_ = nullptr;
   size_t last_size_ = sizeof(CallHeader);
   std::byte* end_ = nullptr;        // the last position for an end marker

@@ -22,7 +22,8 @@
 // A chunk into which the next call does not fit ends with an end marker: a header of its own,
 // published separately. It contains the number of newly granted chunks that both ends insert into
 // their rings behind this chunk (the paper's special bit). So the receiver's ring follows the
-// sender's without any message: ChunkRing below.
+// sender's without any message: ChunkRing below. A ring may begin with one small chunk. The first
+// further chunks replace it: the end marker that reports them says so.
 //
 // Trailing words (Arrival::kTrailing). A card orders the bytes within one WRITE, but not successive
 // WRITEs. So each publication is one WRITE of
@@ -65,7 +66,9 @@ static_assert(sizeof(ChunkHeader) == 64 && std::is_trivially_copyable_v<ChunkHea
 // The call header that marks the end of a chunk.
 struct EndMarker {
   static constexpr uint32_t kFunction = UINT32_MAX;  // no function has this id
-  static constexpr uint8_t kShutdown = 1;            // the channel ends here
+  // Values of the flags.
+  static constexpr uint8_t kShutdown = 1;  // the channel ends here
+  static constexpr uint8_t kReplaced = 2;  // the new chunks replace the ring's only chunk
 
   [[nodiscard]] static constexpr CallHeader make(uint32_t inserted, uint8_t flags) {
     return {kFunction, inserted | uint32_t{flags} << 24};
@@ -120,12 +123,21 @@ class ChunkRing {
     current_ = (current_ + 1) % chunks_.size();
     ++ended_;
   }
+  // Applies an end marker with EndMarker::kReplaced: the chunks that it reports become the ring.
+  // Requires: size() == 1, and `reported` is not empty.
+  void replace_chunk(std::span<const Chunk> reported) {
+    chunks_.assign(reported.begin(), reported.end());
+    replaced_ = ++ended_;
+  }
 
   [[nodiscard]] size_t size() const { return chunks_.size(); }
   [[nodiscard]] const Chunk& current() const { return chunks_[current_]; }
   [[nodiscard]] const Chunk& next() const { return chunks_[(current_ + 1) % chunks_.size()]; }
   // Returns the number of chunks that were ended so far.
   [[nodiscard]] uint64_t ended() const { return ended_; }
+  // Returns the value of ended() after the last replace_chunk(), or 0. The chunks that were ended
+  // before are not members any more.
+  [[nodiscard]] uint64_t replaced() const { return replaced_; }
   // Returns the members in the order of the ring, beginning with any member.
   [[nodiscard]] const std::vector<Chunk>& chunks() const { return chunks_; }
 
@@ -133,6 +145,7 @@ class ChunkRing {
   std::vector<Chunk> chunks_;
   size_t current_ = 0;
   uint64_t ended_ = 0;
+  uint64_t replaced_ = 0;
 };
 
 // Returns the number of a channel in a trace: its sender's rank, and its number in the sender's

@@ -146,13 +146,17 @@ absl::StatusOr<ChannelLink::Path> FabricChannel::path_to(const MeetReply& peer) 
 }
 
 std::optional<absl::StatusOr<std::vector<ChannelLink::Chunk>>> FabricChannel::obtain(
-    uint32_t count) {
+    uint32_t count, uint64_t bytes) {
+  if (asked_ == nullptr) {
+    asked_count_ = std::min(count, ChunkRequest::kMost);
+    asked_bytes_ = bytes;
+  }
   const ChunkRequest request{.serial = serial_,
                              .follows = follows_,
                              .source_thread = fabric_.thread_of(fabric_.rank(), index_),
                              .worker = worker_,
-                             .count = std::min(count, ChunkRequest::kMost),
-                             .chunk_bytes = options_.chunk_bytes,
+                             .count = asked_count_,
+                             .chunk_bytes = asked_bytes_,
                              .control = control_name_,
                              .arrival = arrival_,
                              .consumption = consumption_,
@@ -170,7 +174,7 @@ std::optional<absl::StatusOr<std::vector<ChannelLink::Chunk>>> FabricChannel::ob
 }
 
 absl::StatusOr<std::vector<ChannelLink::Chunk>> FabricChannel::chunks_of(const ChunkReply& reply) {
-  const absl::Status usable = check_grant(reply, options_.chunk_bytes, fabric_.label(rank_));
+  const absl::Status usable = check_grant(reply, asked_count_, asked_bytes_, fabric_.label(rank_));
   if (!usable.ok()) return usable;
   if (!granted_) number_ = reply.number;
   granted_ = true;

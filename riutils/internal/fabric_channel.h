@@ -41,7 +41,8 @@ class FabricChannel final : public OutgoingChannel,
 
   // ---- ChannelLink
   [[nodiscard]] std::optional<absl::StatusOr<Path>> open() override;
-  [[nodiscard]] std::optional<absl::StatusOr<std::vector<Chunk>>> obtain(uint32_t count) override;
+  [[nodiscard]] std::optional<absl::StatusOr<std::vector<Chunk>>> obtain(uint32_t count,
+                                                                         uint64_t bytes) override;
   void announce(uint64_t words) override;
   void ring() override;
   [[nodiscard]] absl::Status status() const override;
@@ -94,6 +95,8 @@ class FabricChannel final : public OutgoingChannel,
   // Requests that are not answered yet.
   std::unique_ptr<Question<MeetReply>> meeting_;
   std::unique_ptr<Question<ChunkReply>> asked_;
+  uint32_t asked_count_ = 0;  // the number of chunks in the last request, and the bytes of each
+  uint64_t asked_bytes_ = 0;
   uint32_t number_ = 0;
   bool granted_ = false;
   std::atomic<uint64_t> unannounced_{0};

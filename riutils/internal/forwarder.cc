@@ -169,10 +169,7 @@ Forwarder::Entry& Forwarder::entry(const RoutedHead& head) {
                                                    ChannelUser::kForwarder);
     runtime.add(channel);
     const std::lock_guard lock(mutex_);
-    found = entries_
-                .emplace(head.destination,
-                         Entry{std::move(channel), head.destination, options.chunk_bytes})
-                .first;
+    found = entries_.emplace(head.destination, Entry{std::move(channel), head.destination}).first;
   }
   recent = &found->second;
   return found->second;
@@ -199,7 +196,7 @@ Forwarder::Statistics Forwarder::statistics() const {
   const std::lock_guard lock(mutex_);
   sum.channels = entries_.size();
   for (const auto& [name, entry] : entries_) {
-    sum.buffer_bytes += entry.channel->sender().statistics().chunks * entry.chunk_bytes;
+    sum.buffer_bytes += entry.channel->sender().statistics().chunk_bytes;
   }
   return sum;
 }

@@ -76,7 +76,6 @@ class Forwarder {
   struct Entry {
     std::shared_ptr<FabricChannel> channel;
     uint32_t name = 0;  // RoutedHead::destination
-    uint64_t chunk_bytes = 0;
     bool touched = false;
     uint32_t last_origin = UINT32_MAX;  // rank of the last call's sender
     std::set<uint32_t> origins{};       // ranks of all senders

@@ -9,7 +9,7 @@
 namespace cariama::internal {
 
 bool is_possible(const ChunkRequest& request, uint32_t rank, uint32_t threads,
-                 const std::optional<GrantedSoFar>& granted) {
+                 std::optional<size_t> granted) {
   if (request.count == 0 || request.count > ChunkRequest::kMost ||
       request.chunk_bytes < MessengerOptions::kMinChunkBytes ||
       request.chunk_bytes > MessengerOptions::kMaxChunkBytes || request.chunk_bytes % 64 != 0 ||
@@ -18,11 +18,10 @@ bool is_possible(const ChunkRequest& request, uint32_t rank, uint32_t threads,
       request.source_thread / threads != rank || granted.has_value() != (request.first == 0)) {
     return false;
   }
-  return !granted.has_value() || (granted->chunks + request.count <= MessengerOptions::kMaxChunks &&
-                                  granted->chunk_bytes == request.chunk_bytes);
+  return granted.value_or(0) + request.count <= MessengerOptions::kMaxChunks;
 }
 
-absl::Status check_grant(const ChunkReply& reply, uint64_t chunk_bytes,
+absl::Status check_grant(const ChunkReply& reply, uint32_t count, uint64_t chunk_bytes,
                          const std::string& receiver) {
   if (reply.code != 0) {
     return make_error(static_cast<absl::StatusCode>(reply.code), ErrorScope::kPeer,
@@ -32,9 +31,9 @@ absl::Status check_grant(const ChunkReply& reply, uint64_t chunk_bytes,
     return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
                       receiver + " granted " + what);
   };
-  if (reply.count == 0 || reply.count > ChunkRequest::kMost) {
-    return malformed(std::to_string(reply.count) + " chunks at once; at most " +
-                     std::to_string(ChunkRequest::kMost) + " fit into a request");
+  if (reply.count == 0 || reply.count > count) {
+    return malformed(std::to_string(reply.count) + " chunks; from 1 to " + std::to_string(count) +
+                     " were requested");
   }
   if (reply.number >= ChunkReply::kNumbers) {
     return malformed("chunks of channel " + std::to_string(reply.number) +

@@ -14,24 +14,19 @@
 
 namespace cariama::internal {
 
-// The receiver's record of a channel that exists.
-struct GrantedSoFar {
-  size_t chunks = 0;
-  uint64_t chunk_bytes = 0;  // of each chunk
-};
-
 // Receiver: returns true if the receiver can execute a request of process `rank`. `threads` is the
-// number of threads of each process. `granted` is the record of the channel that the request names,
-// if the channel exists.
+// number of threads of each process. `granted` is the number of chunks of the channel that the
+// request names, if the channel exists.
 [[nodiscard]] bool is_possible(const ChunkRequest& request, uint32_t rank, uint32_t threads,
-                               const std::optional<GrantedSoFar>& granted);
+                               std::optional<size_t> granted);
 
-// Sender: returns OK if the grant `reply` contains at least one chunk, and each of its chunks has
-// `chunk_bytes` bytes and is aligned. Errors: the receiver's refusal. UNAVAILABLE if the reply is
-// malformed; then the receiver has chunks that the sender does not use, so the channel ends.
-// `receiver` names the receiver in error texts.
-[[nodiscard]] absl::Status check_grant(const ChunkReply& reply, uint64_t chunk_bytes,
-                                       const std::string& receiver);
+// Sender: returns OK if the grant `reply` contains from one to `count` chunks, as requested, and
+// each of them has `chunk_bytes` bytes and is aligned. Errors: the receiver's refusal. UNAVAILABLE
+// if the reply is malformed; then the receiver has chunks that the sender does not use, so the
+// channel ends. `receiver` names the receiver in error texts. Requires: count <=
+// ChunkRequest::kMost.
+[[nodiscard]] absl::Status check_grant(const ChunkReply& reply, uint32_t count,
+                                       uint64_t chunk_bytes, const std::string& receiver);
 
 }  // namespace cariama::internal
 

@@ -45,8 +45,8 @@ void relax() {
 // ---- A channel ----------------------------------------------------------------------------------
 
 IncomingChannel::IncomingChannel(IncomingCalls& calls, uint32_t rank, const ChunkRequest& request,
-                                 uint32_t number, uint64_t key, std::vector<std::byte*> chunks,
-                                 RDMAMemory local_words)
+                                 uint32_t number, uint64_t key,
+                                 std::vector<std::span<std::byte>> chunks, RDMAMemory local_words)
     : RemoteSleeper(
           request.control.slice(offsetof(ChannelControl, doorbell), sizeof(RemoteDoorbell))),
       calls(calls),
@@ -56,13 +56,13 @@ IncomingChannel::IncomingChannel(IncomingCalls& calls, uint32_t rank, const Chun
       key(key),
       words(std::move(local_words)),
       follows(request.follows),
-      receiver(*this, request.arrival, request.consumption, request.chunk_bytes,
-               request.source_thread, std::move(chunks)) {
+      receiver(*this, request.arrival, request.consumption, request.source_thread,
+               std::move(chunks)) {
   std::memset(words.get_buffer(), 0, kWords);
 }
 
 ReceiverBackend::Taken IncomingChannel::take_chunks(uint32_t count,
-                                                    std::vector<std::byte*>& chunks) {
+                                                    std::vector<std::span<std::byte>>& chunks) {
   if (calls.map_.count(key) < count) {
     calls.absorb();
     if (calls.map_.count(key) < count) {
@@ -71,6 +71,10 @@ ReceiverBackend::Taken IncomingChannel::take_chunks(uint32_t count,
   }
   for (uint32_t i = 0; i < count; ++i) chunks.push_back(calls.map_.extract(key).chunk);
   return Taken::kTaken;
+}
+
+void IncomingChannel::replaced(std::span<std::byte> chunk) {
+  calls.free_chunk(*this, chunk.data());
 }
 
 void IncomingChannel::push(uint64_t consumed_chunks) {
@@ -126,6 +130,8 @@ IncomingCalls::IncomingCalls(Fabric& fabric, uint32_t index)
             {"bytes_run", bytes_run_.value()},
             {"chunks_granted", chunks_granted_.load(std::memory_order_relaxed)},
             {"chunks_freed", chunks_freed_.load(std::memory_order_relaxed)},
+            {"chunk_bytes_granted", chunk_bytes_granted_.load(std::memory_order_relaxed)},
+            {"chunk_bytes_freed", chunk_bytes_freed_.load(std::memory_order_relaxed)},
             {"calls_forwarded", forwarder_.forwarded().value()},
             {"calls_postponed", forwarder_.postponed().value()},
             {"calls_lost", forwarder_.lost().value()}};
@@ -139,10 +145,8 @@ IncomingCalls::~IncomingCalls() {
 ChunkReply IncomingCalls::grant(uint32_t rank, const ChunkRequest& request) {
   const std::lock_guard lock(mutex_);
   const auto found = accounts_.find({rank, request.serial});
-  std::optional<GrantedSoFar> granted;
-  if (found != accounts_.end()) {
-    granted = {found->second.memory.size(), found->second.channel->request.chunk_bytes};
-  }
+  std::optional<size_t> granted;
+  if (found != accounts_.end()) granted = found->second.memory.size();
   if (!is_possible(request, rank, fabric_.threads(), granted)) {
     return refusal(make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
                               "a request for chunks is malformed"));
@@ -185,13 +189,14 @@ ChunkReply IncomingCalls::grant(uint32_t rank, const ChunkRequest& request) {
   ChunkReply reply;
   reply.count = static_cast<uint32_t>(memory.size());
   chunks_granted_.fetch_add(memory.size(), std::memory_order_relaxed);
+  chunk_bytes_granted_.fetch_add(memory.size() * request.chunk_bytes, std::memory_order_relaxed);
   trace_instant("riutils", "grant chunks", "chunks", memory.size());
   const ProtectionDomain* const domain = fabric_.domain(rank);
-  std::vector<std::byte*> chunks;
+  std::vector<std::span<std::byte>> chunks;
   for (uint32_t i = 0; i < reply.count; ++i) {
     std::byte* const chunk = memory[i].get_buffer();
-    ChannelReceiver::prepare(chunk, request.chunk_bytes, request.arrival);
-    chunks.push_back(chunk);
+    chunks.emplace_back(chunk, request.chunk_bytes);
+    ChannelReceiver::prepare(chunks.back(), request.arrival);
     reply.chunks[i] =
         domain != nullptr
             ? memory[i].locator(domain, fabric_.rank())
@@ -210,11 +215,11 @@ ChunkReply IncomingCalls::grant(uint32_t rank, const ChunkRequest& request) {
     numbers[number] = account.channel.get();
     // The number in events also identifies the worker.
     reply.number = number * fabric_.threads() + index_;
-    map_.insert(key, {account.channel.get(), nullptr});
+    map_.insert(key, {account.channel.get(), {}});
   } else {
     Account& account = found->second;
     std::move(memory.begin(), memory.end(), std::back_inserter(account.memory));
-    for (std::byte* const chunk : chunks) map_.insert(account.channel->key, {nullptr, chunk});
+    for (const auto chunk : chunks) map_.insert(account.channel->key, {nullptr, chunk});
   }
   // The thread that runs the worker's calls may have gone to sleep before the channel existed,
   // without arming a doorbell for its sender. Wake the thread.
@@ -269,12 +274,28 @@ void IncomingCalls::close(IncomingChannel* channel) {
     if (unended) {
       withheld_.push_back(std::move(piece));
     } else {
-      static_cast<void>(memory_->free(std::move(piece)));
-      chunks_freed_.fetch_add(1, std::memory_order_relaxed);
+      free_memory(std::move(piece));
     }
   }
   parting_.push_back({channel->rank, std::move(channel->words), std::move(channel->last_push)});
   accounts_.erase(account);
+}
+
+void IncomingCalls::free_chunk(const IncomingChannel& channel, const std::byte* chunk) {
+  const std::lock_guard lock(mutex_);
+  std::vector<RDMAMemory>& memory =
+      accounts_.find({channel.rank, channel.request.serial})->second.memory;
+  const auto found = std::find_if(memory.begin(), memory.end(), [&](const RDMAMemory& piece) {
+    return piece.get_buffer() == chunk;
+  });
+  free_memory(std::move(*found));
+  memory.erase(found);
+}
+
+void IncomingCalls::free_memory(RDMAMemory&& chunk) {
+  chunks_freed_.fetch_add(1, std::memory_order_relaxed);
+  chunk_bytes_freed_.fetch_add(chunk.size(), std::memory_order_relaxed);
+  static_cast<void>(memory_->free(std::move(chunk)));
 }
 
 // Frees the words of ended channels whose last count has been transferred, or never will be.

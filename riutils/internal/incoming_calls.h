@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -32,10 +33,11 @@ class IncomingCalls;
 class IncomingChannel final : public ReceiverBackend, public RemoteSleeper {
  public:
   IncomingChannel(IncomingCalls& calls, uint32_t rank, const ChunkRequest& request, uint32_t number,
-                  uint64_t key, std::vector<std::byte*> chunks, RDMAMemory words);
+                  uint64_t key, std::vector<std::span<std::byte>> chunks, RDMAMemory words);
 
   // ---- ReceiverBackend
-  Taken take_chunks(uint32_t count, std::vector<std::byte*>& chunks) override;
+  Taken take_chunks(uint32_t count, std::vector<std::span<std::byte>>& chunks) override;
+  void replaced(std::span<std::byte> chunk) override;
   void push(uint64_t consumed_chunks) override;
   void finished(const NotifyTarget* notify, const IncomingCall& call,
                 const std::string& result) override;
@@ -101,7 +103,7 @@ class IncomingCalls final : public CallSource {
   friend class IncomingChannel;
   struct Entry {
     IncomingChannel* channel = nullptr;  // a new channel
-    std::byte* chunk = nullptr;          // or one more chunk
+    std::span<std::byte> chunk{};        // or one more chunk
   };
   // The service threads' record of a channel; exists until the channel has ended.
   struct Account {
@@ -119,6 +121,10 @@ class IncomingCalls final : public CallSource {
   // Returns true if the calls of the channel may run: the channel that it follows has ended.
   [[nodiscard]] bool may_run(IncomingChannel& channel);
   void close(IncomingChannel* channel);
+  // Frees a chunk of the channel that other chunks have replaced.
+  void free_chunk(const IncomingChannel& channel, const std::byte* chunk);
+  // Requires that mutex_ is held.
+  void free_memory(RDMAMemory&& chunk);
   void free_parted();
   void absorb();
 
@@ -148,8 +154,10 @@ class IncomingCalls final : public CallSource {
   Counter calls_run_;
   Counter bytes_run_;                        // of these calls, and of batch words
   std::atomic<uint64_t> chunks_granted_{0};  // by service threads
-  std::atomic<uint64_t> chunks_freed_{0};    // of ended channels
-  CounterSet counters_;                      // last: reads the members above
+  std::atomic<uint64_t> chunks_freed_{0};
+  std::atomic<uint64_t> chunk_bytes_granted_{0};
+  std::atomic<uint64_t> chunk_bytes_freed_{0};
+  CounterSet counters_;  // last: reads the members above
 };
 
 }  // namespace cariama::internal

@@ -37,6 +37,7 @@ RingSender::RingSender(ChannelLink& link, const MessengerOptions& options, std::
       peer_(std::move(peer)),
       no_room_(no_room_error(options, peer_)),
       limit_(options.max_chunks),
+      first_bytes_(std::min(options.first_chunk_bytes, options.chunk_bytes)),
       backlog_(link, options.chunk_bytes) {}
 
 RingSender::~RingSender() {
@@ -371,7 +372,7 @@ CallResult RingSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when
       }
       grows = progress == Progress::kGrant;
       if (grows && !inside && (!when.defer || ring_.size() == 0)) {
-        if (absl::Status granted = await_chunks(lock); !granted.ok()) {
+        if (absl::Status granted = await_chunks(lock, total); !granted.ok()) {
           open_window();
           return granted;
         }
@@ -386,7 +387,7 @@ CallResult RingSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when
     if (when.defer || grows || (inside && when.policy == WhenFull::kRetry)) {
       if (backlog_.bytes() + total <= options_.deferred_bytes) return defer(call, transmitted);
       if (grows && !inside) {
-        if (absl::Status granted = await_chunks(lock); !granted.ok()) return granted;
+        if (absl::Status granted = await_chunks(lock, total); !granted.ok()) return granted;
         continue;
       }
     }
@@ -436,9 +437,9 @@ bool RingSender::look_for_room(uint64_t deferred_before) {
       case Progress::kFailed:
         return true;
       case Progress::kGrant:
-        want_chunks();
+        want_chunks(backlog_.front_bytes());
         // The drain thread repeats the request. If the error is permanent, it fails the channel.
-        static_cast<void>(poll_requests(lock));
+        static_cast<void>(poll_requests(lock, backlog_.front_bytes()));
         [[fallthrough]];
       default:
         return backlog_.bytes() < deferred_before;

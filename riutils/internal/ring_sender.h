@@ -196,6 +196,17 @@ class RingSender final : public ChannelSender {
   [[nodiscard]] uint32_t granted() const {
     return static_cast<uint32_t>(ring_.size() + unreported_.size());
   }
+  // Returns true if the ring is the small first chunk, which the next granted chunks replace.
+  [[nodiscard]] bool is_small() const {
+    return ring_.size() != 0 && ring_.current().bytes() < options_.chunk_bytes;
+  }
+  // Returns granted() without the small first chunk.
+  [[nodiscard]] uint32_t lasting() const { return granted() - (is_small() ? 1 : 0); }
+  // Returns true if no granted chunk has room for a call of `bytes` bytes, also when it is empty.
+  [[nodiscard]] bool lacks(uint64_t bytes) const {
+    return granted() == 0 ||
+           (is_small() && unreported_.empty() && bytes > max_call_bytes(ring_.current().bytes()));
+  }
   // Returns true if further chunks may be requested.
   [[nodiscard]] bool may_grow();
   // Returns kDone if the chunk to be opened next is free, else kFull, kTransfers or kFailed.
@@ -203,7 +214,8 @@ class RingSender final : public ChannelSender {
   // Sets consumed_ from the receiver's count. Returns kDone, kTransfers or kFailed.
   [[nodiscard]] Progress count_consumed(Transmitter* transmitter, const ChannelLink::Chunk& next);
   // Ends the current chunk, if one is open, and opens the next one. Returns kDone if it is open.
-  [[nodiscard]] Progress advance(Transmitter* transmitter);
+  // `bytes`: length of the call that needs room.
+  [[nodiscard]] Progress advance(Transmitter* transmitter, uint64_t bytes);
   // Called by the owner: advances unless the open chunk has room for `bytes`. Waits for transfers,
   // so it does not return kTransfers.
   [[nodiscard]] Progress make_room(Lock& lock, uint64_t bytes);
@@ -213,16 +225,19 @@ class RingSender final : public ChannelSender {
   }
 
   // ---- Requests for the path and for chunks. The window may be open.
-  // Sets wanted_ to the number of the first chunks, or to twice the present number.
-  void want_chunks();
+  // Sets wanted_ to the number of the first chunks, or to twice the present number. `bytes`: length
+  // of the call that needs room, or 0.
+  void want_chunks(uint64_t bytes);
   // Sends or continues the requests until wanted_ chunks are granted. Never waits for an answer.
-  // Returns true if the chunks are granted, or if limit_ was lowered to the present number. Returns
-  // false if an answer is outstanding. After an error, wanted_ is the present number.
-  [[nodiscard]] absl::StatusOr<bool> poll_requests(Lock& lock);
+  // Returns true if the chunks are granted, or if limit_ was lowered to the present number, which
+  // has a chunk for a call of `bytes` bytes. Returns false if an answer is outstanding. After an
+  // error, wanted_ is the present number.
+  [[nodiscard]] absl::StatusOr<bool> poll_requests(Lock& lock, uint64_t bytes);
   [[nodiscard]] absl::Status take_path(const ChannelLink::Path& path);
   void take_grant(const std::vector<ChannelLink::Chunk>& grant);
-  // Called by the owner: requests chunks and waits for them, at most options_.timeout.
-  [[nodiscard]] absl::Status await_chunks(Lock& lock);
+  // Called by the owner: requests chunks and waits for them, at most options_.timeout. `bytes`:
+  // length of the call that needs room, or 0.
+  [[nodiscard]] absl::Status await_chunks(Lock& lock, uint64_t bytes);
 
   // ---- Calls.
   // Writes the call at closed_at_. Returns true if it has to be published now, with the batch.
@@ -265,7 +280,7 @@ class RingSender final : public ChannelSender {
   // Returns the position where the last call must end: an end marker fits behind it, with the
   // trailing words of both. A closed window may be beyond it by one trailing word.
   [[nodiscard]] std::byte* chunk_end() const {
-    return writer_->base() + options_.chunk_bytes - sizeof(CallHeader) - 2 * writer_->tail();
+    return writer_->base() + open_bytes_ - sizeof(CallHeader) - 2 * writer_->tail();
   }
   // Returns the offset of `at` in the channel's stream of calls.
   [[nodiscard]] uint64_t offset_of(const std::byte* at) const {
@@ -280,6 +295,7 @@ class RingSender final : public ChannelSender {
   // word that is not published.
   Relaxed<std::byte*> batch_;
   Relaxed<uint64_t> publications_;  // counted without mutex_
+  uint64_t open_bytes_ = 0;         // of the chunk that was opened last; written as window_open_
   bool window_open_ = false;        // written under mutex_; the owner reads it without
   // Two stores publish a batch: mapped arrival, no fence needed, no flush_age, and no trace was
   // recorded when the window was opened.
@@ -299,10 +315,11 @@ class RingSender final : public ChannelSender {
 
   ChunkRing<ChannelLink::Chunk> ring_;
   std::vector<ChannelLink::Chunk> unreported_;  // granted; the next end marker reports them
-  // Maximum of granted(): max_chunks, or less for some time if memory for more was exhausted.
+  // Maximum of lasting(): max_chunks, or less for some time if memory for more was exhausted.
   uint32_t limit_;
   std::chrono::steady_clock::time_point limited_until_{};
   uint32_t wanted_ = 0;       // granted() to be reached by requests
+  uint64_t first_bytes_;      // of the first chunks, when they are requested
   bool in_link_ = false;      // a thread is inside link_.open() or link_.obtain(), without mutex_
   bool chunk_asked_ = false;  // the answer to a link_.obtain() is outstanding
   bool chunk_open_ = false;   // the ring's current chunk is being filled

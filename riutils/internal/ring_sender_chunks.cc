@@ -29,22 +29,31 @@ absl::Status RingSender::setup() {
                       "a messenger to " + peer_ + " cannot be set up inside a call",
                       "set it up before");
   }
-  return await_chunks(lock);
+  return await_chunks(lock, 0);
 }
 
-void RingSender::want_chunks() {
+void RingSender::want_chunks(uint64_t bytes) {
   if (state_ == ChannelState::kUnopened) enter(ChannelState::kOpening);
-  wanted_ = std::max<uint32_t>(wanted_, granted() == 0 ? options_.chunks_per_request
-                                                       : std::min<uint32_t>(2 * granted(), limit_));
+  uint32_t count = options_.chunks_per_request;
+  if (granted() == 0) {
+    if (bytes > max_call_bytes(first_bytes_)) first_bytes_ = options_.chunk_bytes;
+    if (first_bytes_ < options_.chunk_bytes) count = 1;
+  } else if (is_small()) {
+    ++count;  // the small chunk, and those that replace it
+  } else {
+    count = std::min<uint32_t>(2 * granted(), limit_);
+  }
+  wanted_ = std::max(wanted_, count);
 }
 
-absl::StatusOr<bool> RingSender::poll_requests(Lock& lock) {
+absl::StatusOr<bool> RingSender::poll_requests(Lock& lock, uint64_t bytes) {
   if (in_link_) return false;
   absl::Status status = check_options(options_);
   while (status.ok() && granted() < wanted_) {
     if (state_ == ChannelState::kFailed) return failure_;
     const bool opens = writer_ == nullptr;
     const uint32_t count = wanted_ - granted();
+    const uint64_t each = ring_.size() == 0 ? first_bytes_ : options_.chunk_bytes;
     std::optional<absl::StatusOr<ChannelLink::Path>> path;
     std::optional<absl::StatusOr<std::vector<ChannelLink::Chunk>>> grant;
     in_link_ = true;
@@ -52,7 +61,7 @@ absl::StatusOr<bool> RingSender::poll_requests(Lock& lock) {
     if (opens) {
       path = link_.open();
     } else {
-      grant = link_.obtain(count);
+      grant = link_.obtain(count, each);
     }
     lock.lock();
     in_link_ = false;
@@ -69,8 +78,8 @@ absl::StatusOr<bool> RingSender::poll_requests(Lock& lock) {
   if (status.ok()) return true;
   wanted_ = granted();
   // The receiver has no memory for more chunks now: continue with the chunks that were granted.
-  if (absl::IsResourceExhausted(status) && granted() != 0) {
-    limit_ = granted();
+  if (absl::IsResourceExhausted(status) && !lacks(bytes)) {
+    limit_ = lasting();
     limited_until_ =
         std::chrono::steady_clock::now() + std::clamp(options_.timeout, kLeastPause, kMostPause);
     return true;
@@ -94,6 +103,7 @@ absl::Status RingSender::take_path(const ChannelLink::Path& path) {
 void RingSender::take_grant(const std::vector<ChannelLink::Chunk>& grant) {
   ++counts_.requests;
   counts_.chunks += grant.size();
+  for (const ChannelLink::Chunk& chunk : grant) counts_.chunk_bytes += chunk.bytes();
   trace_instant("riutils", "chunks granted", "chunks", grant.size());
   if (ring_.size() != 0) {
     unreported_.insert(unreported_.end(), grant.begin(), grant.end());
@@ -107,16 +117,16 @@ void RingSender::take_grant(const std::vector<ChannelLink::Chunk>& grant) {
   }
 }
 
-absl::Status RingSender::await_chunks(Lock& lock) {
-  want_chunks();
-  absl::StatusOr<bool> granted = poll_requests(lock);
+absl::Status RingSender::await_chunks(Lock& lock, uint64_t bytes) {
+  want_chunks(bytes);
+  absl::StatusOr<bool> granted = poll_requests(lock, bytes);
   if (granted.ok() && !*granted) {
     const TraceScope trace("riutils", "stall: chunks requested", "chunks", wanted_);
     const auto look = [&] {
       Lock again(mutex_);
       // The drain thread may have taken the answer, and it may have been an error.
-      if (ring_.size() == 0 && refusal().ok()) want_chunks();
-      granted = poll_requests(again);
+      if (lacks(bytes) && refusal().ok()) want_chunks(bytes);
+      granted = poll_requests(again, bytes);
       return !granted.ok() || *granted;
     };
     const bool ended =
@@ -138,7 +148,7 @@ bool RingSender::may_grow() {
   if (limit_ < options_.max_chunks && std::chrono::steady_clock::now() >= limited_until_) {
     limit_ = options_.max_chunks;
   }
-  return granted() < limit_;
+  return lasting() < limit_;
 }
 
 RingSender::Progress RingSender::count_consumed(Transmitter* transmitter,
@@ -187,22 +197,30 @@ RingSender::Progress RingSender::count_consumed(Transmitter* transmitter,
 RingSender::Progress RingSender::find_free_chunk(Transmitter* transmitter) {
   // The end marker of the open chunk inserts an unreported chunk behind it, so that this chunk is
   // the next one.
-  if (chunk_open_ && !unreported_.empty()) return Progress::kDone;
+  if (chunk_open_ && !unreported_.empty()) {
+    // The receiver frees a chunk that is replaced. So a READ of its header must not be in flight.
+    if (!is_small() || !pulling_ || pulled_.done()) return Progress::kDone;
+    transmitter->queue().progress();
+    return pulled_.done() ? Progress::kDone : Progress::kTransfers;
+  }
   const uint64_t begun = ring_.ended() + (chunk_open_ ? 1 : 0);
-  if (begun - consumed_ < ring_.size()) return Progress::kDone;
+  const auto has_free = [&] {
+    return begun - std::max(consumed_, ring_.replaced()) < ring_.size();
+  };
+  if (has_free()) return Progress::kDone;
   const Progress counted =
       count_consumed(transmitter, chunk_open_ ? ring_.next() : ring_.current());
   if (counted != Progress::kDone) return counted;
-  return begun - consumed_ < ring_.size() ? Progress::kDone : Progress::kFull;
+  return has_free() ? Progress::kDone : Progress::kFull;
 }
 
-RingSender::Progress RingSender::advance(Transmitter* transmitter) {
+RingSender::Progress RingSender::advance(Transmitter* transmitter, uint64_t bytes) {
   if (state_ == ChannelState::kFailed) return Progress::kFailed;
   const Progress found = find_free_chunk(transmitter);
   if (found == Progress::kFailed || found == Progress::kTransfers) return found;
   if (chunk_open_) {
     // The end marker reports the chunks that were granted: request them before it is written.
-    if (found == Progress::kFull && may_grow()) return Progress::kGrant;
+    if (found == Progress::kFull && (may_grow() || lacks(bytes))) return Progress::kGrant;
     absl::Status ended = flush_batch(transmitter, "publish: chunk is full");
     if (ended.ok()) ended = end_chunk(transmitter, 0);
     if (!ended.ok()) {
@@ -218,6 +236,7 @@ RingSender::Progress RingSender::advance(Transmitter* transmitter) {
   }
   if (!*begun) return Progress::kTransfers;
   chunk_open_ = true;
+  open_bytes_ = ring_.current().bytes();
   closed_at_ = batch_ = writer_->base() + sizeof(ChunkHeader);
   return Progress::kDone;
 }
@@ -225,9 +244,11 @@ RingSender::Progress RingSender::advance(Transmitter* transmitter) {
 RingSender::Progress RingSender::make_room(Lock& lock, uint64_t bytes) {
   Progress progress = Progress::kDone;
   const auto step = [&] {
-    progress = has_room(bytes)     ? Progress::kDone
-               : ring_.size() == 0 ? Progress::kGrant
-                                   : advance(path_->transmitter);
+    progress = Progress::kDone;
+    // A call that is too long for the small first chunk goes to the chunk behind it.
+    while (progress == Progress::kDone && !has_room(bytes)) {
+      progress = ring_.size() == 0 ? Progress::kGrant : advance(path_->transmitter, bytes);
+    }
     return progress != Progress::kTransfers;
   };
   if (step()) return progress;
@@ -248,8 +269,17 @@ RingSender::Progress RingSender::make_room(Lock& lock, uint64_t bytes) {
 
 // Publishes the end marker of the current chunk. Requires: the batch is flushed.
 absl::Status RingSender::end_chunk(Transmitter* transmitter, uint8_t flags) {
-  const CallHeader marker = EndMarker::make(static_cast<uint32_t>(unreported_.size()), flags);
-  ring_.end_chunk(unreported_);
+  const auto inserted = static_cast<uint32_t>(unreported_.size());
+  if (inserted != 0 && flags == 0 && is_small()) {
+    flags = EndMarker::kReplaced;
+    counts_.chunk_bytes -= ring_.current().bytes();
+    ++counts_.chunks_replaced;
+    ring_.replace_chunk(unreported_);
+    --wanted_;
+  } else {
+    ring_.end_chunk(unreported_);
+  }
+  const CallHeader marker = EndMarker::make(inserted, flags);
   unreported_.clear();
   ++counts_.chunks_filled;
   chunk_open_ = false;
@@ -270,9 +300,8 @@ RingSender::Progress RingSender::drain_backlog(Transmitter* transmitter) {
     const ptrdiff_t room = chunk_open_ ? chunk_end() - closed_at_ - writer_->copy_front() : 0;
     if (room > 0) run = backlog_.front(static_cast<uint64_t>(room));
     if (run.bytes == 0) {
-      if (const Progress progress = advance(transmitter); progress != Progress::kDone) {
-        return progress;
-      }
+      const Progress progress = advance(transmitter, backlog_.front_bytes());
+      if (progress != Progress::kDone) return progress;
       continue;
     }
     std::byte* const next = closed_at_ + writer_->copy_front() + run.bytes;
@@ -317,8 +346,9 @@ bool RingSender::drain(const std::function<Transmitter*()>& transmitter_of) {
         state_ == ChannelState::kClosing ? finish(transmitter) : drain_backlog(transmitter);
     if (progress == Progress::kDone || progress == Progress::kFailed) continue;
     if (progress != Progress::kGrant) return false;
-    want_chunks();
-    const absl::StatusOr<bool> granted = poll_requests(lock);
+    const uint64_t needed = backlog_.front_bytes();
+    want_chunks(needed);
+    const absl::StatusOr<bool> granted = poll_requests(lock, needed);
     if (granted.ok()) {
       if (!*granted) return false;
       continue;
@@ -342,7 +372,7 @@ RingSender::Progress RingSender::finish(Transmitter* transmitter) {
     if (chunk_asked_ || in_link_) return Progress::kGrant;
   } else {
     if (!chunk_open_) {
-      if (const Progress opened = advance(transmitter); opened != Progress::kDone) return opened;
+      if (const Progress opened = advance(transmitter, 0); opened != Progress::kDone) return opened;
     }
     absl::Status status = flush_batch(transmitter, "publish: shutdown");
     if (status.ok()) status = end_chunk(transmitter, EndMarker::kShutdown);
@@ -350,6 +380,7 @@ RingSender::Progress RingSender::finish(Transmitter* transmitter) {
       fail(status);
       return Progress::kFailed;
     }
+    counts_.chunk_bytes = 0;
   }
   enter(ChannelState::kClosed);
   return Progress::kDone;
@@ -380,11 +411,11 @@ bool RingSender::end_if_quiet() {
   Lock lock(mutex_);
   // A grant that no call waits for any more is taken, so that the end marker reports its chunks.
   if (state_ == ChannelState::kOpen && waits_ == 0 && chunk_asked_ && !in_link_) {
-    static_cast<void>(poll_requests(lock));
+    static_cast<void>(poll_requests(lock, 0));
   }
   if (state_ != ChannelState::kOpen || waits_ != 0 || chunk_asked_ || in_link_) return false;
   close_window();
-  if (!chunk_open_ && advance(path_->transmitter) != Progress::kDone) return false;
+  if (!chunk_open_ && advance(path_->transmitter, 0) != Progress::kDone) return false;
   enter(ChannelState::kClosing);
   return finish(path_->transmitter) == Progress::kDone;
 }
@@ -404,9 +435,9 @@ bool RingSender::look_for_end() {
   if (progress == Progress::kGrant) {
     if (backlog_.empty()) return true;
     if (writer_ != nullptr) {
-      want_chunks();
+      want_chunks(backlog_.front_bytes());
       // The drain thread repeats the request. If the error is permanent, it fails the channel.
-      static_cast<void>(poll_requests(lock));
+      static_cast<void>(poll_requests(lock, backlog_.front_bytes()));
     }
   }
   return state_ != ChannelState::kClosing;

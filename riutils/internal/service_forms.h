@@ -23,8 +23,8 @@ struct MeetReply {
 };
 static_assert(std::is_trivially_copyable_v<MeetReply>);
 
-// Requests up to `count` more chunks for a channel. With `first`: creates the channel, whose ring
-// is at first the granted chunks.
+// Requests up to `count` more chunks of chunk_bytes for a channel. With `first`: creates the
+// channel, whose ring is at first the granted chunks.
 struct ChunkRequest {
   static constexpr uint32_t kMost = 16;  // limit of count: the reply has to fit a receive unit
 

@@ -1,11 +1,13 @@
 // Feeds a ChannelReceiver with the contents that an untrusted sender may write into its chunks.
 //
-// The input fills two chunks. For event-driven channels it also gives the numbers of announced
-// words, step by step. For any input these conditions must hold: no call is read beyond its chunk,
-// only functions of the table are run, chunks are only taken if they were granted, and a broken
-// channel is not read any more. ASan and UBSan check memory accesses.
+// The input fills two chunks, or the only chunk of a ring. For event-driven channels it also gives
+// the numbers of announced words, step by step. For any input these conditions must hold: no call
+// is read beyond its chunk, only functions of the table are run, chunks are only taken if they were
+// granted, and a broken channel is not read any more. ASan and UBSan check memory accesses.
 #include <cstring>
 #include <memory>
+#include <span>
+#include <utility>
 #include <vector>
 
 #include "dsfabric/function_table.h"
@@ -47,15 +49,22 @@ class Backend final : public ReceiverBackend {
   Backend(uint32_t spare, Arrival arrival) {
     for (uint32_t i = 0; i < spare; ++i) {
       spare_.push_back(std::make_unique<ChunkMemory>());
-      ChannelReceiver::prepare(spare_.back()->bytes, kChunkBytes, arrival);
+      ChannelReceiver::prepare(spare_.back()->bytes, arrival);
     }
   }
-  Taken take_chunks(uint32_t count, std::vector<std::byte*>& chunks) override {
+  Taken take_chunks(uint32_t count, std::vector<std::span<std::byte>>& chunks) override {
     require(!broken_);
     if (count > spare_.size() - given_) return Taken::kMissing;
-    for (uint32_t i = 0; i < count; ++i) chunks.push_back(spare_[given_++]->bytes);
+    for (uint32_t i = 0; i < count; ++i) chunks.emplace_back(spare_[given_++]->bytes);
     return Taken::kTaken;
   }
+  // The chunk is freed: the sanitizer reports a later access.
+  void replaced(std::span<std::byte> chunk) override {
+    require(!broken_ && owned_ != nullptr && chunk.data() == owned_->bytes);
+    owned_.reset();
+  }
+  // The memory of the only chunk of the ring.
+  void own(std::unique_ptr<ChunkMemory> chunk) { owned_ = std::move(chunk); }
   void push(uint64_t consumed) override {
     require(broken_ == (consumed == ChannelControl::kBroken));
     require(broken_ || consumed == pushed_ + 1);
@@ -72,6 +81,7 @@ class Backend final : public ReceiverBackend {
 
  private:
   std::vector<std::unique_ptr<ChunkMemory>> spare_;
+  std::unique_ptr<ChunkMemory> owned_;
   size_t given_ = 0;
   uint64_t pushed_ = 0;
   bool broken_ = false;
@@ -117,9 +127,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     call_only(known, chunk->bytes);
     if (arrival == Arrival::kTrailing && (choices & 64) != 0) add_trailing_words(*chunk);
   }
+  std::vector<std::span<std::byte>> ring = {first->bytes, second->bytes};
+  if ((choices & 128) != 0) {
+    ring.pop_back();
+    backend.own(std::move(first));
+  }
   ChannelReceiver receiver(backend, arrival,
-                           (choices & 8) != 0 ? Consumption::kPull : Consumption::kPush,
-                           kChunkBytes, 0, {first->bytes, second->bytes});
+                           (choices & 8) != 0 ? Consumption::kPull : Consumption::kPush, 0, ring);
   // The chunks may form an endless ring, so the number of steps is limited here.
   for (int step = 0; step < 64 && !receiver.ended(); ++step) {
     if (arrival == Arrival::kEvent) receiver.announced(input.take<uint8_t>());

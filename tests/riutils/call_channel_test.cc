@@ -562,7 +562,7 @@ TEST_P(Channel, CallsMadeWhileObtainingGoFirst) {
 TEST_P(Channel, OptionsAreChecked) {
   for (const MessengerOptions& options :
        {MessengerOptions{.chunk_bytes = 512}, MessengerOptions{.chunk_bytes = 1025},
-        MessengerOptions{.chunks_per_request = 0},
+        MessengerOptions{.first_chunk_bytes = 512}, MessengerOptions{.chunks_per_request = 0},
         MessengerOptions{.chunks_per_request = 2, .max_chunks = 1},
         MessengerOptions{.return_after = std::chrono::milliseconds(-1)},
         MessengerOptions{.chunks_per_request = 300, .max_chunks = 300}}) {
@@ -601,7 +601,7 @@ class HostileSender : public ::testing::Test {
   }
   // Writes `header` at the position of the first call header.
   std::byte* write(CallHeader header) {
-    std::byte* const at = rig_.receiver()->chunks()[0] + sizeof(ChunkHeader);
+    std::byte* const at = rig_.receiver()->chunks()[0].data() + sizeof(ChunkHeader);
     std::memcpy(at, &header, sizeof header);
     return at;
   }
@@ -678,7 +678,7 @@ TEST_F(HostileSender, ABatchOfWordsThatAreNoCalls) {
 TEST_F(HostileSender, AnUnknownFunctionHarmsNothingElse) {
   const uint64_t rejected = FunctionTable::rejected();
   write(CallHeader::make({0x7ffffff}, 8, 0));
-  std::memset(rig_.receiver()->chunks()[0] + sizeof(ChunkHeader) + 16, 0, 8);
+  std::memset(rig_.receiver()->chunks()[0].data() + sizeof(ChunkHeader) + 16, 0, 8);
   EXPECT_EQ(rig_.receive(), 1u);
   EXPECT_TRUE(rig_.breaks.empty());
   EXPECT_EQ(rig_.outcomes, std::vector<CallOutcome>{CallOutcome::kUnknown});

@@ -73,7 +73,7 @@ TEST(ChunkRequests, WithFieldsOutOfRangeAreImpossible) {
 
 TEST(ChunkRequests, OfAChannelThatExistsFollowItsFirstRequest) {
   ChunkRequest more = chunk_request(0);
-  const GrantedSoFar granted{MessengerOptions::kMaxChunks - 2, more.chunk_bytes};
+  const size_t granted = MessengerOptions::kMaxChunks - 2;
   EXPECT_FALSE(is_possible(more, 0, 1, granted)) << "the channel exists";
   more.first = 0;
   more.count = 2;
@@ -82,7 +82,7 @@ TEST(ChunkRequests, OfAChannelThatExistsFollowItsFirstRequest) {
   EXPECT_FALSE(is_possible(more, 0, 1, granted)) << "more than kMaxChunks chunks";
   more.count = 1;
   more.chunk_bytes *= 2;
-  EXPECT_FALSE(is_possible(more, 0, 1, granted)) << "another size";
+  EXPECT_TRUE(is_possible(more, 0, 1, granted)) << "chunks larger than the first one";
 }
 
 // A receiver that gets such requests allocates nothing and creates no channel.
@@ -121,7 +121,9 @@ ChunkReply chunk_grant(uint32_t count) {
 }
 
 TEST(ChunkGrants, WithTooLargeNumbersEndTheChannel) {
-  const auto check = [](const ChunkReply& reply) { return check_grant(reply, 4096, "rank 7"); };
+  const auto check = [](const ChunkReply& reply, uint32_t count = ChunkRequest::kMost) {
+    return check_grant(reply, count, 4096, "rank 7");
+  };
   EXPECT_EQ(check(chunk_grant(1)), absl::OkStatus());
   EXPECT_EQ(check(chunk_grant(ChunkRequest::kMost)), absl::OkStatus());
   for (const uint32_t count : {0u, ChunkRequest::kMost + 1, UINT32_MAX}) {
@@ -129,6 +131,8 @@ TEST(ChunkGrants, WithTooLargeNumbersEndTheChannel) {
     EXPECT_TRUE(absl::IsUnavailable(status)) << count;
     EXPECT_THAT(std::string(status.message()), HasSubstr("rank 7"));
   }
+  EXPECT_EQ(check(chunk_grant(2), 2), absl::OkStatus());
+  EXPECT_TRUE(absl::IsUnavailable(check(chunk_grant(3), 2))) << "more than were requested";
   ChunkReply reply = chunk_grant(1);
   reply.number = ChunkReply::kNumbers - 1;
   EXPECT_EQ(check(reply), absl::OkStatus());
@@ -140,10 +144,10 @@ TEST(ChunkGrants, OfOtherChunksEndTheChannel) {
   for (uint32_t which = 0; which < 3; ++which) {
     ChunkReply reply = chunk_grant(3);
     reply.chunks[which].length = 8192;
-    EXPECT_TRUE(absl::IsUnavailable(check_grant(reply, 4096, "it"))) << "length of " << which;
+    EXPECT_TRUE(absl::IsUnavailable(check_grant(reply, 3, 4096, "it"))) << "length of " << which;
     reply = chunk_grant(3);
     reply.chunks[which].address = 8;
-    EXPECT_TRUE(absl::IsUnavailable(check_grant(reply, 4096, "it"))) << "address of " << which;
+    EXPECT_TRUE(absl::IsUnavailable(check_grant(reply, 3, 4096, "it"))) << "address of " << which;
   }
 }
 
@@ -152,11 +156,11 @@ TEST(ChunkGrants, ThatAreRefusalsReturnTheirReason) {
   reply.code = static_cast<int32_t>(absl::StatusCode::kResourceExhausted);
   const std::string reason(ChunkReply::kMostOfReason, 'x');  // not terminated
   reply.set_reason(reason);
-  const absl::Status status = check_grant(reply, 4096, "it");
+  const absl::Status status = check_grant(reply, 1, 4096, "it");
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr(reason));
   reply.code = -1;  // no code
-  EXPECT_FALSE(check_grant(reply, 4096, "it").ok());
+  EXPECT_FALSE(check_grant(reply, 1, 4096, "it").ok());
 }
 
 TEST(ChunkGrants, ThatAreRefusedNameTheRemedyOfTheReceiver) {
@@ -169,7 +173,9 @@ TEST(ChunkGrants, ThatAreRefusedNameTheRemedyOfTheReceiver) {
   LocalJob job(options);
   job.run([&](Fabric& fabric, uint32_t) {
     if (fabric.rank() != 0) return;
-    RDMAMessenger messenger(*fabric.this_thread(), 1, {.chunk_bytes = size_t{128} << 20});
+    constexpr uint64_t kBytes = uint64_t{128} << 20;
+    RDMAMessenger messenger(*fabric.this_thread(), 1,
+                            {.first_chunk_bytes = kBytes, .chunk_bytes = kBytes});
     const absl::Status refused = messenger.setup();
     EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
     EXPECT_THAT(std::string(refused.message()), ::testing::EndsWith(kRemedy));

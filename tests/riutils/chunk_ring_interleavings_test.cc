@@ -61,8 +61,9 @@ using internal::RingSender;
 using internal::WhenNoRoom;
 using testing::must;
 
-constexpr uint64_t kChunkBytes = MessengerOptions::kMinChunkBytes;
-constexpr size_t kDataWords = 38;  // of a call, so that a chunk has room for two calls
+constexpr uint64_t kSmallChunkBytes = MessengerOptions::kMinChunkBytes;
+constexpr uint64_t kChunkBytes = kSmallChunkBytes + 64;
+constexpr size_t kDataWords = 41;  // of a call, so that a chunk of either size has room for two
 constexpr size_t kMaxChunks = 3;
 constexpr size_t kMaxInFlight = 3;  // the sender acts only while fewer transfers are in flight
 
@@ -76,6 +77,7 @@ struct Instance {
   std::vector<Action> actions;
   uint32_t first_chunks = 1;  // of the first request
   uint32_t max_chunks = 2;
+  uint64_t first_chunk_bytes = kChunkBytes;
 };
 
 // The calls that the receiver has run.
@@ -138,7 +140,8 @@ class Execution final : public ChannelLink, public ReceiverBackend {
     std::memset(control_.get_buffer(), 0, control_.size());
     for (Memory& chunk : chunks_) std::memset(chunk.bytes, 0x5a, sizeof chunk.bytes);
     sender_.emplace(*this,
-                    MessengerOptions{.chunks_per_request = instance.first_chunks,
+                    MessengerOptions{.first_chunk_bytes = instance.first_chunk_bytes,
+                                     .chunks_per_request = instance.first_chunks,
                                      .max_chunks = instance.max_chunks,
                                      .chunk_bytes = kChunkBytes,
                                      .deferred_bytes = 700},
@@ -253,24 +256,23 @@ class Execution final : public ChannelLink, public ReceiverBackend {
                 .allocator = Machinery::get().allocator,
                 .control = &control_};
   }
-  std::optional<absl::StatusOr<std::vector<Chunk>>> obtain(uint32_t count) override {
+  std::optional<absl::StatusOr<std::vector<Chunk>>> obtain(uint32_t count,
+                                                           uint64_t bytes) override {
     if (granted_ == kMaxChunks) return absl::ResourceExhaustedError("no more chunks");
     std::vector<Chunk> chunks;
-    std::vector<std::byte*> memory;
+    std::vector<std::span<std::byte>> memory;
     for (; chunks.size() < count && granted_ < kMaxChunks; ++granted_) {
-      std::byte* const chunk = chunks_[granted_].bytes;
-      if (mistake_ != Mistake::kNotPrepared) {
-        ChannelReceiver::prepare(chunk, kChunkBytes, instance_.arrival);
-      }
+      const std::span<std::byte> chunk(chunks_[granted_].bytes, bytes);
+      if (mistake_ != Mistake::kNotPrepared) ChannelReceiver::prepare(chunk, instance_.arrival);
       chunks.push_back(
-          {RemoteMemoryLocator{reinterpret_cast<uint64_t>(chunk), kChunkBytes, {}, 0, 0}});
+          {RemoteMemoryLocator{reinterpret_cast<uint64_t>(chunk.data()), bytes, {}, 0, 0}});
       memory.push_back(chunk);
     }
     if (mistake_ == Mistake::kGrantsReversed) std::reverse(memory.begin(), memory.end());
     if (receiver_.has_value()) {
-      for (std::byte* const chunk : memory) map_.insert(kChannel, chunk);
+      for (const std::span<std::byte> chunk : memory) map_.insert(kChannel, chunk);
     } else {
-      receiver_.emplace(*this, instance_.arrival, instance_.consumption, kChunkBytes, 0, memory);
+      receiver_.emplace(*this, instance_.arrival, instance_.consumption, 0, memory);
       if (mistake_ == Mistake::kConsumedEarly) count_early();
     }
     return chunks;
@@ -290,11 +292,25 @@ class Execution final : public ChannelLink, public ReceiverBackend {
   void free(RDMAMemory&&) override {}
 
   // ---- ReceiverBackend
-  Taken take_chunks(uint32_t count, std::vector<std::byte*>& chunks) override {
+  Taken take_chunks(uint32_t count, std::vector<std::span<std::byte>>& chunks) override {
     map_.absorb();
     if (map_.count(kChannel) < count) return Taken::kMissing;
     for (uint32_t i = 0; i < count; ++i) chunks.push_back(map_.extract(kChannel));
     return Taken::kTaken;
+  }
+  // The chunk is free. It is used again at once: its content and its count are those of another
+  // channel.
+  void replaced(std::span<std::byte> chunk) override {
+    for (const Operation& operation : wire_.in_flight) {
+      for (const Piece& piece : operation.pieces) {
+        if (!piece.arrived && piece.to >= chunk.data() && piece.to < chunk.data() + chunk.size()) {
+          ran_.violation = "a transfer to a chunk that was replaced is in flight";
+        }
+      }
+    }
+    std::memset(chunk.data(), 0x5a, chunk.size());
+    const uint64_t count = receiver_->consumed_chunks() + 1;
+    std::memcpy(chunk.data(), &count, sizeof count);
   }
   void push(uint64_t consumed) override {
     if (mistake_ == Mistake::kNeverConsumed) return;
@@ -400,7 +416,7 @@ class Execution final : public ChannelLink, public ReceiverBackend {
   std::unique_ptr<TransmitQueue> queue_;
   std::optional<Transmitter> transmitter_;
   RDMAMemory control_;
-  internal::IncomingMap<std::byte*> map_;
+  internal::IncomingMap<std::span<std::byte>> map_;
   std::optional<RingSender> sender_;
   std::optional<ChannelReceiver> receiver_;
   std::deque<uint64_t> counts_;  // of consumed chunks, in flight to the sender
@@ -497,6 +513,14 @@ std::vector<Instance> instances_of(const std::string& prefix, Arrival arrival, A
        {kCall, kCall, kCall, kCall, kCall, kShutdown},
        1,
        3},
+      {prefix + "replacing",
+       arrival,
+       order,
+       consumption,
+       {kCall, kCall, kCall, kCall, kCall, kShutdown},
+       1,
+       1,
+       kSmallChunkBytes},
       {prefix + "batches",
        arrival,
        order,
@@ -574,6 +598,7 @@ TEST_P(ChunkRingInterleavings, EachStepIsNecessary) {
        trailing && !orders_writes(GetParam().order) ? Mistake::kTrailingApart : Mistake::kNone},
       {"trailing word in front", trailing ? Mistake::kTrailingInFront : Mistake::kNone},
       {"no inserted count", trailing ? Mistake::kNone : Mistake::kNoInsertedCount},
+      {"not replaced", trailing ? Mistake::kNone : Mistake::kNotReplaced},
       {"not cleared", trailing ? Mistake::kNotCleared : Mistake::kNone},
       {"first header not cleared", polled ? Mistake::kFirstHeaderNotCleared : Mistake::kNone},
       {"consumed early", Mistake::kConsumedEarly},

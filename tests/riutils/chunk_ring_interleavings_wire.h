@@ -37,6 +37,7 @@ enum class Mistake : uint8_t {
   kTrailingApart,    // the trailing word has a WRITE of its own
   kTrailingInFront,  // the trailing word is posted before its publication
   kNoInsertedCount,  // the end marker does not report the chunks that were granted
+  kNotReplaced,      // the end marker does not say that these chunks replace the small one
   // The receiver.
   kNotCleared,             // the receiver does not clear the publications that it has run
   kFirstHeaderNotCleared,  // the receiver does not clear the first header of a consumed chunk
@@ -170,9 +171,11 @@ class Wire {
     cut(from, to, bytes);
     uint64_t word;
     std::memcpy(&word, from, sizeof word);
-    if (mistake_ == Mistake::kNoInsertedCount && bytes == kWord &&
+    const bool changes = mistake_ == Mistake::kNoInsertedCount || mistake_ == Mistake::kNotReplaced;
+    if (changes && bytes == kWord &&
         static_cast<uint32_t>(word) == internal::EndMarker::kFunction) {
-      word &= ~(uint64_t{CallHeader::kMaxWords} << 32);
+      word &= ~(mistake_ == Mistake::kNotReplaced ? uint64_t{internal::EndMarker::kReplaced} << 56
+                                                  : uint64_t{CallHeader::kMaxWords} << 32);
       std::vector<std::byte>& captured = in_flight.back().pieces.front().captured;
       captured.resize(kWord);
       std::memcpy(captured.data(), &word, sizeof word);

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -57,7 +58,10 @@ struct Write {
 
 class Backend final : public ReceiverBackend {
  public:
-  Taken take_chunks(uint32_t, std::vector<std::byte*>&) override { return Taken::kMissing; }
+  Taken take_chunks(uint32_t, std::vector<std::span<std::byte>>&) override {
+    return Taken::kMissing;
+  }
+  void replaced(std::span<std::byte>) override {}
   void push(uint64_t) override {}
   void finished(const NotifyTarget*, const IncomingCall&, const std::string&) override {}
   void broken(std::string_view why) override { ADD_FAILURE() << why; }
@@ -115,7 +119,7 @@ class Recorder {
  private:
   [[nodiscard]] std::vector<Bytes> snapshot() const {
     std::vector<Bytes> all;
-    for (std::byte* const chunk : chunks_) all.emplace_back(chunk, chunk + kChunkBytes);
+    for (const auto chunk : chunks_) all.emplace_back(chunk.begin(), chunk.end());
     return all;
   }
   // Splits what arrived since the last call into WRITEs: in each chunk the header, and a
@@ -152,7 +156,7 @@ class Recorder {
 
   const size_t piece_bytes_;
   ChannelRig rig_;
-  std::vector<std::byte*> chunks_;
+  std::vector<std::span<std::byte>> chunks_;
   std::vector<Bytes> before_;
   std::vector<Write> writes_;
   size_t current_ = 0;
@@ -173,15 +177,14 @@ size_t replay_all(const std::vector<Write>& first, const std::vector<Write>& las
   const auto replay = [&] {
     ++interleavings;
     std::vector<std::unique_ptr<ChunkMemory>> memory;
-    std::vector<std::byte*> chunks;
+    std::vector<std::span<std::byte>> chunks;
     for (int i = 0; i < 2; ++i) {
       memory.push_back(std::make_unique<ChunkMemory>());
-      ChannelReceiver::prepare(memory.back()->bytes, kChunkBytes, Arrival::kTrailing);
-      chunks.push_back(memory.back()->bytes);
+      ChannelReceiver::prepare(memory.back()->bytes, Arrival::kTrailing);
+      chunks.emplace_back(memory.back()->bytes);
     }
     Backend backend;
-    ChannelReceiver receiver(backend, Arrival::kTrailing, Consumption::kPull, kChunkBytes, 0,
-                             chunks);
+    ChannelReceiver receiver(backend, Arrival::kTrailing, Consumption::kPull, 0, chunks);
     std::vector<uint64_t> ran;
     run_calls_of = &ran;
     const auto land = [&](const Piece& piece) {
@@ -301,9 +304,9 @@ constexpr FunctionId kUnknown{0x7ffffff};
 class HostilePublication : public ::testing::Test {
  protected:
   HostilePublication() {
-    ChannelReceiver::prepare(memory_.bytes, kChunkBytes, Arrival::kTrailing);
-    receiver_.emplace(backend_, Arrival::kTrailing, Consumption::kPull, kChunkBytes, 0,
-                      std::vector{memory_.bytes});
+    ChannelReceiver::prepare(memory_.bytes, Arrival::kTrailing);
+    receiver_.emplace(backend_, Arrival::kTrailing, Consumption::kPull, 0,
+                      std::vector<std::span<std::byte>>{memory_.bytes});
     run_calls_of = &ran_;
   }
   // Puts a publication's first word in place, and its trailing word behind `bytes` bytes.
@@ -322,7 +325,8 @@ class HostilePublication : public ::testing::Test {
   }
 
   struct BreakingBackend final : ReceiverBackend {
-    Taken take_chunks(uint32_t, std::vector<std::byte*>&) override { return taken; }
+    Taken take_chunks(uint32_t, std::vector<std::span<std::byte>>&) override { return taken; }
+    void replaced(std::span<std::byte>) override {}
     void push(uint64_t) override {}
     void finished(const NotifyTarget*, const IncomingCall&, const std::string&) override {}
     void broken(std::string_view why) override { breaks.emplace_back(why); }

@@ -68,7 +68,7 @@ TEST(WithheldChunks, ABrokenSenderReachesNoOtherChannel) {
     EXPECT_TRUE(fabric.wait_polling([] { return closed.load(); }, soon()));
     RDMAMessenger other(*fabric.this_thread(), 1);
     for (int i = 0; i < kWithheldCalls; ++i) must(other.call([] { ++ran; }));
-    std::memset(place, 0xff, 4096);
+    std::memset(place, 0xff, 2048);
     written = true;
     must(call(fabric, 1, [] {}));
     EXPECT_TRUE(fabric.wait_polling([] { return finished.load(); }, soon()));
@@ -111,7 +111,7 @@ void lose_a_sender_that_lives(Fabric& fabric) {
     job.victim = getpid();
     break_link(fabric, 1);
     EXPECT_TRUE(comes(job.stored));
-    std::memset(place, 0xff, 4096);
+    std::memset(place, 0xff, 2048);
     job.written = true;
     return testing::wait_to_be_killed(fabric);
   }

@@ -130,6 +130,7 @@ inline void report_fabric(const OptionRows& option, const FabricOptions& fabric)
 
 inline void report_messenger(const OptionRows& option, const MessengerOptions& messenger) {
   const char* const of = "Messenger";
+  option(of, "first_chunk_bytes", messenger.first_chunk_bytes, "bytes");
   option(of, "chunks_per_request", uint64_t{messenger.chunks_per_request}, "chunks");
   option(of, "max_chunks", uint64_t{messenger.max_chunks}, "chunks");
   option(of, "chunk_bytes", messenger.chunk_bytes, "bytes");

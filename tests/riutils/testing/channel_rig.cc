@@ -119,6 +119,16 @@ ChannelRig::ChannelRig(const RigOptions& rig, const MessengerOptions& options)
 
 ChannelRig::~ChannelRig() {
   sender_.reset();
+  for (int i = 0; i < 100; ++i) {
+    near_.queue->progress();
+    far_.queue->progress();
+  }
+  for (const std::span<std::byte> chunk : replaced_) {
+    const auto behind = chunk.subspan(sizeof(uint64_t));
+    EXPECT_TRUE(std::all_of(behind.begin(), behind.end(), [](std::byte byte) {
+      return byte == std::byte{0xa5};
+    })) << "the sender has written to a chunk that was replaced";
+  }
   receiver_.reset();
   drain_transmitter_.reset();
   for (End* end : {&near_, &far_}) {
@@ -190,7 +200,7 @@ std::optional<absl::StatusOr<internal::ChannelLink::Path>> ChannelRig::open() {
 }
 
 std::optional<absl::StatusOr<std::vector<internal::ChannelLink::Chunk>>> ChannelRig::obtain(
-    uint32_t count) {
+    uint32_t count, uint64_t bytes) {
   if (on_obtain) on_obtain();
   if (grants_late) return std::nullopt;
   if (!link_status.ok()) return link_status;
@@ -200,13 +210,15 @@ std::optional<absl::StatusOr<std::vector<internal::ChannelLink::Chunk>>> Channel
   ++grants;
   granted += count;
   std::vector<Chunk> chunks;
-  std::vector<std::byte*> first;
+  std::vector<std::span<std::byte>> first;
   for (uint32_t i = 0; i < count; ++i) {
-    const RDMAMemory memory = must(far_.memory->allocate(options_.chunk_bytes));
+    const RDMAMemory memory = must(far_.memory->allocate(bytes));
+    const std::span<std::byte> chunk(memory.get_buffer(), bytes);
+    chunk_bytes.push_back(bytes);
     // Chunks are never cleared as a whole: their old content must not matter.
     std::memset(memory.get_buffer(), 0x5a, memory.size());
-    internal::ChannelReceiver::prepare(memory.get_buffer(), memory.size(), rig_.arrival);
-    const RemoteMemoryLocator locator = memory.locator(far_.domain.get());
+    internal::ChannelReceiver::prepare(chunk, rig_.arrival);
+    const RemoteMemoryLocator locator = memory.locator(far_.domain.get()).slice(0, bytes);
     std::byte* mapped = nullptr;
     if (rig_.arrival == Arrival::kMapped) {
       mapped = near_.queue->queue_pair().direct_access(locator);
@@ -214,14 +226,14 @@ std::optional<absl::StatusOr<std::vector<internal::ChannelLink::Chunk>>> Channel
     }
     chunks.push_back({locator, mapped});
     if (receiver_ == nullptr) {
-      first.push_back(memory.get_buffer());
+      first.push_back(chunk);
     } else {
-      map_.insert(kChannel, memory.get_buffer());
+      map_.insert(kChannel, chunk);
     }
   }
   if (receiver_ == nullptr) {
-    receiver_ = std::make_unique<internal::ChannelReceiver>(*this, rig_.arrival, consumption(),
-                                                            options_.chunk_bytes, 0, first);
+    receiver_ =
+        std::make_unique<internal::ChannelReceiver>(*this, rig_.arrival, consumption(), 0, first);
   }
   return chunks;
 }
@@ -258,12 +270,21 @@ absl::StatusOr<RDMAMemory> ChannelRig::allocate(size_t bytes) {
 }
 void ChannelRig::free(RDMAMemory&& memory) { must(near_.memory->free(std::move(memory))); }
 
-internal::ReceiverBackend::Taken ChannelRig::take_chunks(uint32_t count,
-                                                         std::vector<std::byte*>& chunks) {
+internal::ReceiverBackend::Taken ChannelRig::take_chunks(
+    uint32_t count, std::vector<std::span<std::byte>>& chunks) {
   map_.absorb();
   if (map_.count(kChannel) < count) return map_.is_absorbed() ? Taken::kMissing : Taken::kNotYet;
   for (uint32_t i = 0; i < count; ++i) chunks.push_back(map_.extract(kChannel));
   return Taken::kTaken;
+}
+
+// The next channel may use the chunk: a READ that is still in flight would get another count.
+void ChannelRig::replaced(std::span<std::byte> chunk) {
+  ++replacements;
+  std::memset(chunk.data(), 0xa5, chunk.size());
+  const uint64_t count = receiver_->consumed_chunks() + 1;
+  std::memcpy(chunk.data(), &count, sizeof count);
+  replaced_.push_back(chunk);
 }
 
 void ChannelRig::push(uint64_t consumed_chunks) {

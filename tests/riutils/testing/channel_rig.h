@@ -13,6 +13,7 @@
 #include <memory>
 #include <optional>
 #include <ostream>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -77,6 +78,8 @@ class ChannelRig final : public internal::ChannelLink, public internal::Receiver
   // Recorded events.
   uint64_t granted = 0;
   uint64_t grants = 0;
+  std::vector<uint64_t> chunk_bytes;  // of the granted chunks, in the order of granting
+  uint64_t replacements = 0;
   uint64_t pushes = 0;
   uint64_t last_push = 0;
   uint64_t wakes = 0;
@@ -98,7 +101,7 @@ class ChannelRig final : public internal::ChannelLink, public internal::Receiver
 
   // ---- ChannelLink
   std::optional<absl::StatusOr<Path>> open() override;
-  std::optional<absl::StatusOr<std::vector<Chunk>>> obtain(uint32_t count) override;
+  std::optional<absl::StatusOr<std::vector<Chunk>>> obtain(uint32_t count, uint64_t bytes) override;
   void announce(uint64_t words) override;
   void ring() override {
     ++wakes;
@@ -113,7 +116,8 @@ class ChannelRig final : public internal::ChannelLink, public internal::Receiver
   void free(RDMAMemory&& memory) override;
 
   // ---- ReceiverBackend
-  Taken take_chunks(uint32_t count, std::vector<std::byte*>& chunks) override;
+  Taken take_chunks(uint32_t count, std::vector<std::span<std::byte>>& chunks) override;
+  void replaced(std::span<std::byte> chunk) override;
   void push(uint64_t consumed_chunks) override;
   void finished(const NotifyTarget* notify, const IncomingCall& call,
                 const std::string& result) override;
@@ -143,7 +147,8 @@ class ChannelRig final : public internal::ChannelLink, public internal::Receiver
   End far_;
   RDMAMemory control_;
   RDMAMemory push_word_;
-  internal::IncomingMap<std::byte*> map_;
+  internal::IncomingMap<std::span<std::byte>> map_;
+  std::vector<std::span<std::byte>> replaced_;
   std::unique_ptr<internal::RingSender> sender_;
   std::unique_ptr<internal::ChannelReceiver> receiver_;
   std::unique_ptr<Transmitter> drain_transmitter_;
