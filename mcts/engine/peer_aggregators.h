@@ -134,6 +134,7 @@ class PeerAggregators {
   [[nodiscard]] static MessengerOptions channel_options() {
     MessengerOptions options;
     options.deferred_bytes = UINT64_MAX;
+    options.first_chunk_bytes = options.chunk_bytes;  // a search fills its channels at once
     return options;
   }
 

@@ -178,6 +178,17 @@ absl::StatusOr<std::vector<ChannelLink::Chunk>> FabricChannel::chunks_of(const C
   if (!usable.ok()) return usable;
   if (!granted_) number_ = reply.number;
   granted_ = true;
+  // The receiver has these chunks. A sender that cannot record them must not go on.
+  try {
+    return recorded(reply);
+  } catch (const std::exception& error) {
+    return make_error(
+        absl::StatusCode::kUnavailable, ErrorScope::kProcess,
+        std::string("chunks of ") + fabric_.label(rank_) + " cannot be recorded: " + error.what());
+  }
+}
+
+absl::StatusOr<std::vector<ChannelLink::Chunk>> FabricChannel::recorded(const ChunkReply& reply) {
   std::vector<Chunk> chunks;
   for (uint32_t i = 0; i < reply.count; ++i) {
     Chunk chunk{reply.chunks[i], nullptr};

@@ -74,6 +74,7 @@ class FabricChannel final : public OutgoingChannel,
  private:
   [[nodiscard]] absl::StatusOr<Path> path_to(const MeetReply& peer);
   [[nodiscard]] absl::StatusOr<std::vector<Chunk>> chunks_of(const ChunkReply& reply);
+  [[nodiscard]] absl::StatusOr<std::vector<Chunk>> recorded(const ChunkReply& reply);
   [[nodiscard]] std::byte* map(const RemoteMemoryLocator& remote);
   bool post_announcements();
 

@@ -256,11 +256,17 @@ uint64_t IncomingCalls::consumed_bytes(uint32_t rank) {
 }
 
 void IncomingCalls::close(IncomingChannel* channel) {
+  std::unique_lock lock(mutex_);
+  const auto account = accounts_.find({channel->rank, channel->request.serial});
+  // All allocations come first: without memory the channel stays as it is.
+  auto& consumed_before = consumed_before_[channel->rank];
+  withheld_.reserve(withheld_.size() + account->second.memory.size());
+  parting_.reserve(parting_.size() + 1);
+  lock.unlock();
   remote_sleepers().remove(channel);
   channel->finish();
-  const std::lock_guard lock(mutex_);
-  const auto account = accounts_.find({channel->rank, channel->request.serial});
-  consumed_before_[channel->rank] += channel->receiver.consumed_bytes();
+  lock.lock();
+  consumed_before += channel->receiver.consumed_bytes();
   by_number_[channel->rank].erase(channel->number);
   // Discard chunks that were granted but never inserted into the ring.
   while (map_.count(channel->key) != 0) static_cast<void>(map_.extract(channel->key));

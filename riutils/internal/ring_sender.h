@@ -234,7 +234,7 @@ class RingSender final : public ChannelSender {
   // error, wanted_ is the present number.
   [[nodiscard]] absl::StatusOr<bool> poll_requests(Lock& lock, uint64_t bytes);
   [[nodiscard]] absl::Status take_path(const ChannelLink::Path& path);
-  void take_grant(const std::vector<ChannelLink::Chunk>& grant);
+  void take_grant(std::vector<ChannelLink::Chunk> grant);
   // Called by the owner: requests chunks and waits for them, at most options_.timeout. `bytes`:
   // length of the call that needs room, or 0.
   [[nodiscard]] absl::Status await_chunks(Lock& lock, uint64_t bytes);

@@ -1,10 +1,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <exception>
 #include <string>
 #include <utility>
 
 #include "dtutils/error.h"
+#include "dtutils/internal/exception_error.h"
 #include "dtutils/trace.h"
 #include "riutils/internal/ring_sender.h"
 
@@ -57,20 +59,28 @@ absl::StatusOr<bool> RingSender::poll_requests(Lock& lock, uint64_t bytes) {
     std::optional<absl::StatusOr<ChannelLink::Path>> path;
     std::optional<absl::StatusOr<std::vector<ChannelLink::Chunk>>> grant;
     in_link_ = true;
-    lock.unlock();
-    if (opens) {
-      path = link_.open();
-    } else {
-      grant = link_.obtain(count, each);
+    try {
+      unreported_.reserve(unreported_.size() + count);  // so that take_grant() does not allocate
+      lock.unlock();
+      if (opens) {
+        path = link_.open();
+      } else {
+        grant = link_.obtain(count, each);
+      }
+      lock.lock();
+      chunk_asked_ = !opens && !grant.has_value();
+    } catch (const std::exception& error) {
+      if (!lock.owns_lock()) lock.lock();
+      status = exception_error(error, "requesting chunks from " + peer_,
+                               absl::InternalError("requesting chunks from " + peer_));
     }
-    lock.lock();
     in_link_ = false;
-    chunk_asked_ = !opens && !grant.has_value();
+    if (!status.ok()) break;
     if (path.has_value()) {
       status = path->ok() ? take_path(**path) : path->status();
     } else if (grant.has_value()) {
       status = grant->status();
-      if (status.ok()) take_grant(**grant);
+      if (status.ok()) take_grant(**std::move(grant));
     } else {
       return false;
     }
@@ -100,7 +110,7 @@ absl::Status RingSender::take_path(const ChannelLink::Path& path) {
   return absl::OkStatus();
 }
 
-void RingSender::take_grant(const std::vector<ChannelLink::Chunk>& grant) {
+void RingSender::take_grant(std::vector<ChannelLink::Chunk> grant) {
   ++counts_.requests;
   counts_.chunks += grant.size();
   for (const ChannelLink::Chunk& chunk : grant) counts_.chunk_bytes += chunk.bytes();
@@ -109,7 +119,7 @@ void RingSender::take_grant(const std::vector<ChannelLink::Chunk>& grant) {
     unreported_.insert(unreported_.end(), grant.begin(), grant.end());
     return;
   }
-  ring_.begin(grant);
+  ring_.begin(std::move(grant));
   if (state_ == ChannelState::kOpening) {
     enter(backlog_.empty() ? ChannelState::kOpen : ChannelState::kBacklogged);
   } else if (backlog_.empty()) {
