@@ -209,9 +209,10 @@ struct ManagerOptions {
   // for each live node, and up to 64 bytes for the map of its indices. In a job, every process
   // needs this memory for the live nodes of the whole job.
   uint64_t max_table_bytes = uint64_t{4} << 30;
-  // Limit for the operation cache in bytes. The cache starts with 1 MiB. In a job: one cache for
-  // the processes of a host, which is allocated immediately, in the process of that host with the
-  // lowest rank. Processes with `remote` have a cache each.
+  // Limit for the operation cache in bytes, rounded down to a power of two; less than 64 KiB counts
+  // as 64 KiB. The cache starts with 1 MiB, or with the limit if that is less. In a job: one cache
+  // for the processes of a host, which is allocated immediately, in the process of that host with
+  // the lowest rank. Processes with `remote` have a cache each.
   uint64_t cache_bytes = uint64_t{256} << 20;
   // In a job: access all parts of the table by one-sided transfers, even where they are mapped.
   bool remote = false;

@@ -34,9 +34,10 @@
 //    refine() may prove more at another time, but verdicts never contradict each other.
 //  - Order of moves. The result of a search for one seed depends on it. A move appears at most
 //    once.
-//  - Cost. A node takes one call of moves() or expand(), a rollout one play() for each level of the
-//    tree and one playout, one call of value(), or both. No function blocks. A worker runs no
-//    calls during a function: other processes wait for it, and the search ends only after it.
+//  - Cost. A new node takes one play(), and one call of moves() or expand() (the root, and every
+//    node of the paper's design, of both). A rollout takes one play(), and a playout, a call of
+//    value(), or both, whatever the depth of the tree. No function blocks. A worker runs no calls
+//    during a function: other processes wait for it, and the search ends only after it.
 //  - No function throws.
 //
 // Optional members. A concept detects each of them; the search uses it if the game has it:

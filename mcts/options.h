@@ -21,7 +21,7 @@ enum class SelectionRule : uint8_t { kUcb, kPuct };
 struct SelectionOptions {
   SelectionRule rule = SelectionRule::kUcb;
   float exploration = 0.7F;
-  float first_play = 1.0F;  // value of a move without visits
+  float first_play = 1.0F;  // value of a move without visits, 0 to 1
   // Number of visits at which the move's own mean has the same weight as its AMAF mean. 0: no AMAF.
   float amaf_equivalence = 0;
   float bias = 0;  // weight of the priors with kUcb
@@ -35,11 +35,12 @@ enum class FinalChoice : uint8_t {
   // that of a draw.
   kMostVisits,
   // The move with the highest lower confidence bound of its value (Roy 2019; Leela Zero, KataGo),
-  // among the moves with at least ChoiceOptions::least_share times the visits of the move with the
-  // most visits. It may be better than the most visited move if the mean of the latter has dropped
-  // late. The bound of a proved draw is 0.5. The search stores no squares of values. So the bound
-  // is that of the Wilson score interval (engine/final_choice.h): it needs only visits and mean,
-  // and assumes the largest variance that values between 0 and 1 can have.
+  // among the moves with at least ChoiceOptions::least_share times the visits of the most visited
+  // move that is not proved or pruned. It may be better than the most visited move if the mean of
+  // the latter has dropped late. A proved draw has the bound 0.5 and needs no visits. The search
+  // stores no squares of values. So the bound is that of the Wilson score interval
+  // (engine/final_choice.h): it needs only visits and mean, and assumes the largest variance that
+  // values between 0 and 1 with this mean can have.
   kLowerConfidenceBound,
 };
 
@@ -48,7 +49,7 @@ struct ChoiceOptions {
   // kLowerConfidenceBound: number of standard deviations between mean and bound, 0 or more. A
   // larger value prefers moves with many visits.
   double deviations = 3;
-  // kLowerConfidenceBound: above 0, at most 1.
+  // kLowerConfidenceBound: share of the visits of that move; above 0, at most 1.
   double least_share = 0.15;
 };
 
@@ -61,7 +62,9 @@ struct ChoiceOptions {
 // same noise. A game without key() needs a new seed for each position: otherwise each position with
 // as many moves has the same sample. Noise has no effect on nodes below the root.
 struct RootNoise {
-  double fraction = 0;  // 0 (no noise) to 1
+  // 0 (no noise) to 1; AlphaZero used 0.25. Above 0 it needs a selection that uses priors: kPuct
+  // with exploration above 0, or kUcb with bias above 0.
+  double fraction = 0;
   // The parameter of the distribution, 0.0001 to 1000000. With a small value a few moves get nearly
   // all of the noise; with a large value each move gets the same. AlphaZero used about 10 / number
   // of moves: 0.3 in chess, 0.03 in Go.
@@ -113,7 +116,8 @@ struct SearchOptions {
   uint32_t playouts_per_leaf = 1;
   // Games with playouts and value(): the weight of value() in the result of a rollout, 0 to 1. The
   // playouts have the rest of the weight (Silver et al. 2016). 0: value() is not called. 1: no
-  // playout runs. AMAF statistics count the same mean. Also in the paper's design.
+  // playout runs. AMAF statistics count the same mean; with 1 they count nothing, so set
+  // selection.exploration, and amaf_equivalence to 0. Also in the paper's design.
   double value_weight = 0.5;
   Placement placement = Placement::kLocality;
   // One message requests visits / batch_divisor rollouts, at most max_batch, from another process;
@@ -167,8 +171,9 @@ struct SearchOptions {
   // requests are in flight.
   [[nodiscard]] uint32_t busy_samples() const { return sample_limit() / 2; }
 
-  // Returns INVALID_ARGUMENT, with a message that names the option and its valid values, if an
-  // option has a value that has no meaning.
+  // Checks choice, value_weight and root_noise. Returns INVALID_ARGUMENT, with a message that names
+  // the option and its valid values, for a value out of range, or for noise with a selection that
+  // uses no priors.
   [[nodiscard]] CARIAMA_MCTS_EXPORT absl::Status validate() const;
 
   // Returns the options with values that are possible.
@@ -219,7 +224,8 @@ struct Statistics {
   uint64_t handed_over = 0;
   // Of `visits`: rollouts that found the outcome of their first node proved. They have no value.
   uint64_t cancelled = 0;
-  uint64_t playouts = 0;                // in games without playouts: uses of value()
+  // playouts_per_leaf for each evaluation of a position, also if no playout ran.
+  uint64_t playouts = 0;
   uint64_t nodes_created = 0;           // nodes that this process created
   uint64_t nodes_created_remotely = 0;  // of `nodes_created`: for a parent elsewhere, offers too
   // Moves whose child is a node that existed already, for another move.

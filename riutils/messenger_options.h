@@ -61,7 +61,7 @@ struct MessengerOptions {
   // value is chunk_bytes or more, the channel begins with chunks_per_request chunks of chunk_bytes.
   uint64_t first_chunk_bytes = 4096;
   // The number of chunks that replace the first one: the paper's c, from 1 to max_chunks. With 1, a
-  // channel obtains the second one when that chunk is full.
+  // channel obtains a second chunk of chunk_bytes when its only one is full.
   uint32_t chunks_per_request = 1;
   uint32_t max_chunks = 16;  // the paper's c_max, from 1 to kMaxChunks
   // A multiple of 64 from kMinChunkBytes to kMaxChunkBytes. Limits the length of a call:
@@ -117,7 +117,7 @@ struct MessengerStatistics {
   uint64_t chunks = 0;         // chunks obtained from the receiver's process
   uint64_t chunk_bytes = 0;    // bytes of the chunks that the channel has now
   uint64_t requests = 0;       // service calls that obtained chunks (each up to 16)
-  uint64_t chunks_filled = 0;  // chunks ended: the next call did not fit, or shutdown
+  uint64_t chunks_filled = 0;  // ended: no room, return_chunks(), shutdown()
   // Filled chunks that the sender knows to be consumed. Those of a ring that was returned count.
   uint64_t chunks_consumed = 0;
   uint64_t chunks_replaced = 0;            // small first chunks, by larger ones

@@ -29,9 +29,10 @@
 // Wagner and Calder, PPoPP'93.
 //
 // In contrast to the tasks of task.h, a task of a pool never moves after it has started, so its
-// locals may be anything, and the processes need neither equal addresses nor start_workers(). While
-// a task waits in sync() for a child that a thief runs, its worker runs other tasks on top of it:
-// first tasks stolen from that thief (leapfrogging), then tasks of workers at increasing distance.
+// locals may be anything, and the processes need neither start_workers() nor equal addresses of
+// code, stack and heap. (The memory of the pool itself is at a fixed address.) While a task waits
+// in sync() for a child that a thief runs, its worker runs other tasks on top of it: first tasks
+// stolen from that thief (leapfrogging), then tasks of workers at increasing distance.
 //
 // Functions and data. A task's function is named in messages by its id in the table of invocable
 // functions (dsfabric/function_table.h). Arguments and result are plain data and travel in the
@@ -324,7 +325,7 @@ template <auto F>
 // throw std::logic_error.
 
 // Answers the steal request that a thief has sent to this worker, or opens or blocks the worker's
-// request cell. Two loads if there is nothing to do. call() and sync() do it too; a long
+// request cell. Four loads if there is nothing to do. call() and sync() do it too; a long
 // computation without them should call it now and then. Errors: ends the run() if the connection to
 // the thief has failed.
 [[gnu::always_inline]] inline void communicate() {
@@ -441,7 +442,7 @@ class Children {
 //                root task waits for all its descendants. For comparison.
 enum class PoolTermination : uint8_t { kDetector, kStatusScan };
 
-// PoolOptions::steal: hand over half of the tasks.
+// PoolOptions::steal: hand over half of the tasks, at most 64, of those in the first `cells` cells.
 inline constexpr uint32_t kStealHalf = UINT32_MAX;
 
 // Options of a TaskPool. create() compares those that must be equal in all workers: `cells`,
@@ -463,7 +464,9 @@ struct PoolOptions {
   // As TaskOptions::idle_sleep.
   std::chrono::microseconds idle_sleep{50};
   // Size in bytes to which create() raises the stack limit of the calling thread, if that is the
-  // main thread and the limit is lower. Tasks nest on this stack.
+  // main thread and the limit is lower; at most to the hard limit (ulimit -Hs), without an error.
+  // Above 128 MiB other mappings may lie below the stack: set ulimit -s before the program starts.
+  // Tasks nest on this stack.
   size_t stack_bytes = size_t{64} << 20;
   // The number of steal attempts that each worker records, from the first on
   // (TaskPool::take_attempts()).

@@ -118,8 +118,8 @@ class RingSender final : public ChannelSender {
   [[nodiscard]] absl::Status shutdown(Deadline deadline);
   // As shutdown(), if that needs no waiting, and if no later call of this channel is expected: the
   // channel is open, no call is deferred, no grant is outstanding, and no function of the owner
-  // waits. Returns true if the end was published. Otherwise nothing has changed, except that the
-  // batch may be published.
+  // waits. Returns true if the end was published. Otherwise the channel continues; the batch may
+  // be published, a grant taken, or a chunk opened. After an error of a transfer it has failed.
   [[nodiscard]] bool end_if_quiet();
   // Returns true if the peer does not access the channel's control memory any more: the receiver
   // has consumed everything after shutdown(), or the channel has failed or was never opened.

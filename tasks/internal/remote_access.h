@@ -2,14 +2,16 @@
 // peer's CPU. It is the only interface to the transport that the scheduler and the deques use.
 //
 // All workers have their memory at equal addresses (stack_region.h, pinned_area.h), so (peer,
-// address) names remote memory. The implementation finds the keys. `local` is always registered
-// memory of the own worker.
+// address) names remote memory. The implementation finds the keys. `local` of a read is registered
+// memory of the own worker. `local` of a write may be any memory up to 120 bytes; above that it is
+// registered memory, too.
 //
 // peer == rank() is allowed and accesses the own memory. If peers change a word by atomics, its
-// owner must change it only in this way, because the atomics of a network card and those of a CPU
-// need not be atomic to each other. A compare-and-swap that fails is a change, too: the device may
-// write the old value back, and thereby undo a store that a CPU or a WRITE has made meanwhile.
-// Linux's soft-RoCE does so before kernel 6.3 (rxe_resp.c, atomic_reply()).
+// owner must change it by these, too, because the atomics of a network card and those of a CPU need
+// not be atomic to each other. A compare-and-swap that fails is a change, too: the device may write
+// the old value back, and thereby undo a store that a CPU or a WRITE has made meanwhile. Linux's
+// soft-RoCE does so before kernel 6.3 (rxe_resp.c, atomic_reply()). An owner that recognizes the
+// old value may store while no atomic of a peer can succeed (pool/request_cell.h).
 //
 // An error (the peer has failed, or the memory is not registered) ends the job. The Status names
 // the peer. Thread-compatible.
@@ -44,7 +46,8 @@ class RemoteAccess {
   [[nodiscard]] int size() const { return size_; }
 
   // Reads the pieces in order: the contents of a piece are at least as new as those of the piece
-  // before it. Aligned 8-byte words are read atomically. Blocks for one round trip in total.
+  // before it. Aligned 8-byte words are read atomically. At most 4 pieces, else INVALID_ARGUMENT.
+  // Blocks for one round trip in total.
   [[nodiscard]] virtual absl::Status read(int peer, std::span<const ReadPiece> pieces) = 0;
   [[nodiscard]] absl::Status read(int peer, uint64_t address, void* local, size_t bytes) {
     const ReadPiece piece{address, local, bytes};
