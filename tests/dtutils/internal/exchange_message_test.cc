@@ -82,7 +82,7 @@ TEST(ExchangeMessage, EveryFieldIsChecked) {
   const Case cases[] = {
       {0, "X", "starts with"},
       {4, std::string(1, '\0'), "no type 0"},
-      {4, "\x09", "no type 9"},
+      {4, "\x0a", "no type 10"},
       {4, "\xff", "no type 255"},
       {5, "\x01", "padding"},
       {7, "\x01", "padding"},
