@@ -88,6 +88,7 @@ std::map<std::string, std::string> job_of(int rank, int size, const FreePort& po
 class BootstrapTest : public ::testing::Test {
  protected:
   BootstrapTest() { set_environment({}); }
+  ~BootstrapTest() override { set_environment({}); }
 
   // Runs `body` in processes that have joined one job by the environment.
   static void run_job(int size, const std::function<void(Bootstrap&)>& body,

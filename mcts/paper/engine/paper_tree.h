@@ -45,9 +45,9 @@ struct PaperName {
 };
 
 // A node. Its edges contain the counters of its children. The edges and then the moves follow the
-// object in memory.
+// object in memory, so its size is a multiple of their alignment.
 template <Game G>
-struct PaperNode {
+struct alignas(8) PaperNode {
   using Move = typename G::Move;
   struct Edge {
     std::atomic<uint32_t> visits{0};
@@ -55,6 +55,7 @@ struct PaperNode {
     std::atomic<double> wins{0};       // of the player to move in this node; 0 .. 1 per rollout
     std::atomic<uint64_t> child{0};    // 0 (none yet), kLost, or pack(name)
   };
+  static_assert(alignof(Edge) <= 8 && alignof(Move) <= 8);
   static constexpr uint64_t kLost = UINT64_MAX;  // no memory for the child
 
   [[nodiscard]] static uint64_t pack(PaperName name) {
