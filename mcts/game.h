@@ -225,7 +225,7 @@ struct Names {
   void value();
   void key();
   void amaf_id();
-  void kAmafIds();
+  void kAmafIds();  // NOLINT(readability-identifier-naming): the name of a member of G
 };
 template <typename G>
 struct BothNames : G, Names {};
