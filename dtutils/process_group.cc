@@ -27,6 +27,7 @@
 #include "dtutils/exchange_client.h"
 #include "dtutils/exchange_server.h"
 #include "dtutils/file_descriptor.h"
+#include "dtutils/internal/child_status.h"
 #include "dtutils/internal/shared_diagnostics.h"
 #include "dtutils/trace.h"
 
@@ -215,14 +216,16 @@ class ProcessGroup {
   void reap(int rank) {
     Child& child = children_[rank];
     int wait_status = 0;
-    if (waitpid(child.pid, &wait_status, 0) != child.pid) wait_status = 0;
+    const bool known = waitpid(child.pid, &wait_status, 0) == child.pid;
     child.pid = 0;
     child.pidfd.reset();
     --running_;
-    std::string how = describe_end(wait_status);
+    std::string how = known ? describe_end(wait_status)
+                            : "has ended, but a signal handler of the program took its exit status";
     const bool may_die =
         std::find(options_.may_die.begin(), options_.may_die.end(), rank) != options_.may_die.end();
-    const bool good = wait_status == 0 || (WIFSIGNALED(wait_status) && (may_die || killed_));
+    const bool good =
+        known && (wait_status == 0 || (WIFSIGNALED(wait_status) && (may_die || killed_)));
     if (!good) blame(rank, how);
     server_.rank_ended(rank, std::move(how));
   }
@@ -256,6 +259,7 @@ class ProcessGroup {
   }
 
   const RunOptions& options_;
+  internal::KeepChildStatus child_status_;
   const std::vector<std::string> labels_;
   Clock::time_point deadline_;
   ExchangeServer server_;

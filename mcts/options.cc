@@ -18,6 +18,22 @@ absl::Status refuse(std::string_view option, double value, std::string_view vali
 
 // Each condition is one that a NaN does not fulfil.
 absl::Status SearchOptions::validate() const {
+  if (!(selection.exploration >= 0 && std::isfinite(selection.exploration))) {
+    return refuse("selection.exploration", selection.exploration, "a finite number, 0 or more");
+  }
+  if (!(selection.first_play >= 0 && selection.first_play <= 1)) {
+    return refuse("selection.first_play", selection.first_play, "a number from 0 to 1");
+  }
+  if (!(selection.amaf_equivalence >= 0 && std::isfinite(selection.amaf_equivalence))) {
+    return refuse("selection.amaf_equivalence", selection.amaf_equivalence,
+                  "a finite number, 0 or more");
+  }
+  if (!(selection.bias >= 0 && std::isfinite(selection.bias))) {
+    return refuse("selection.bias", selection.bias, "a finite number, 0 or more");
+  }
+  if (!(paper.exploration >= 0 && std::isfinite(paper.exploration))) {
+    return refuse("paper.exploration", paper.exploration, "a finite number, 0 or more");
+  }
   if (!(choice.deviations >= 0 && std::isfinite(choice.deviations))) {
     return refuse("choice.deviations", choice.deviations, "a finite number, 0 or more");
   }

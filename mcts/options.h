@@ -20,11 +20,12 @@ enum class SelectionRule : uint8_t { kUcb, kPuct };
 
 struct SelectionOptions {
   SelectionRule rule = SelectionRule::kUcb;
-  float exploration = 0.7F;
-  float first_play = 1.0F;  // value of a move without visits, 0 to 1
-  // Number of visits at which the move's own mean has the same weight as its AMAF mean. 0: no AMAF.
+  float exploration = 0.7F;  // finite, 0 or more
+  float first_play = 1.0F;   // value of a move without visits, 0 to 1
+  // Number of visits at which the move's own mean has the same weight as its AMAF mean; finite, 0
+  // or more. 0: no AMAF.
   float amaf_equivalence = 0;
-  float bias = 0;  // weight of the priors with kUcb
+  float bias = 0;  // weight of the priors with kUcb; finite, 0 or more
 };
 
 // The rule by which a search chooses the best move of the root: SearchResult::moves[0]. With both
@@ -89,7 +90,7 @@ constexpr uint32_t kRolloutsPerPoll = 8;
 
 // Options of the paper's design (Seriema §5.3; paper/paper_search.h).
 struct PaperOptions {
-  float exploration = 1.0F;             // C of UCB
+  float exploration = 1.0F;             // C of UCB; finite, 0 or more
   uint32_t playouts = 16;               // per leaf
   uint32_t rollouts_per_thread = 4096;  // in one phase
   // Each thread works on the nodes of all threads of its process directly. Only calls to other
@@ -171,7 +172,7 @@ struct SearchOptions {
   // requests are in flight.
   [[nodiscard]] uint32_t busy_samples() const { return sample_limit() / 2; }
 
-  // Checks choice, value_weight and root_noise. Returns INVALID_ARGUMENT, with a message that names
+  // Checks selection, choice, value_weight, root_noise and paper. Returns INVALID_ARGUMENT, with a message that names
   // the option and its valid values, for a value out of range, or for noise with a selection that
   // uses no priors.
   [[nodiscard]] CARIAMA_MCTS_EXPORT absl::Status validate() const;
@@ -256,8 +257,9 @@ template <typename Move>
 struct MoveResult {
   Move move{};
   uint64_t visits = 0;
-  double value = 0.5;  // 0 .. 1
-  double prior = 0;    // with the noise of SearchOptions::root_noise
+  // 0 .. 1: the mean of the rollouts; 1, 0.5 or 0 if the move is proved to win, to draw or to lose.
+  double value = 0.5;
+  double prior = 0;  // with the noise of SearchOptions::root_noise
   Verdict verdict = Verdict::kOpen;
   // The principal variation: this move, then the most visited moves below it. Ends at the first
   // node of which this process has neither the original nor a copy.

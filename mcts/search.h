@@ -322,6 +322,8 @@ class Search {
       move.prior = node.prior(i);
       if (move.verdict == Verdict::kWins || move.verdict == Verdict::kLoses) {
         move.value = move.verdict == Verdict::kWins ? 1 : 0;
+      } else if (move.verdict == Verdict::kDraws) {
+        move.value = 0.5;
       } else if (move.visits != 0) {
         move.value = std::clamp(node.value(i) / static_cast<double>(move.visits), 0.0, 1.0);
       }

@@ -26,12 +26,6 @@ LauncherSignals::LauncherSignals() {
   // Output beyond ulimit -f is an error of the write: the signal would kill the launcher.
   sigaddset(&blocked, SIGXFSZ);
   pthread_sigmask(SIG_BLOCK, &blocked, &before_);
-  sigaction(SIGCHLD, nullptr, &child_before_);
-  if (child_before_.sa_handler == SIG_IGN || (child_before_.sa_flags & SA_NOCLDWAIT) != 0) {
-    struct sigaction by_default {};
-    by_default.sa_handler = SIG_DFL;
-    sigaction(SIGCHLD, &by_default, nullptr);
-  }
   descriptor_ = FileDescriptor(signalfd(-1, &handled, SFD_CLOEXEC | SFD_NONBLOCK));
   error_ = errno;
 }
@@ -44,7 +38,6 @@ LauncherSignals::~LauncherSignals() {
   const timespec no_time{};
   while (sigtimedwait(&excess, nullptr, &no_time) > 0) {
   }
-  sigaction(SIGCHLD, &child_before_, nullptr);
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 

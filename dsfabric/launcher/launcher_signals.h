@@ -5,12 +5,12 @@
 #include <csignal>
 
 #include "dtutils/file_descriptor.h"
+#include "dtutils/internal/child_status.h"
 
 namespace cariama::internal {
 
-// Blocks the launcher's signals during its lifetime, and reads them from a descriptor. If SIGCHLD
-// is ignored (a process inherits this from its parent), gives it its default action meanwhile:
-// otherwise the kernel would discard the exit status of the children.
+// Blocks the launcher's signals during its lifetime, and reads them from a descriptor. Also keeps
+// the exit status of the children.
 class LauncherSignals {
  public:
   LauncherSignals();
@@ -32,7 +32,7 @@ class LauncherSignals {
 
  private:
   sigset_t before_{};
-  struct sigaction child_before_ {};
+  KeepChildStatus child_status_;
   FileDescriptor descriptor_;
   int error_ = 0;
 };

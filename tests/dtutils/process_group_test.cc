@@ -223,6 +223,35 @@ TEST(ProcessGroup, ReportsExitCodesSignalsAndExceptionsByLabel) {
   EXPECT_THAT(message_of(status), Not(HasSubstr("dave")));
 }
 
+// A process whose parent ignores SIGCHLD inherits that. The kernel then discards exit statuses.
+TEST(ProcessGroup, ReportsExitCodesIfSigchldIsIgnored) {
+  struct sigaction ignore {};
+  ignore.sa_handler = SIG_IGN;
+  struct sigaction before {};
+  ASSERT_EQ(sigaction(SIGCHLD, &ignore, &before), 0);
+  const absl::Status status =
+      run_processes(2, [](Exchange& exchange) { return exchange.rank() == 1 ? 3 : 0; });
+  struct sigaction after {};
+  ASSERT_EQ(sigaction(SIGCHLD, &before, &after), 0);
+  EXPECT_EQ(message_of(status), "rank 1 exited with code 3");
+  EXPECT_EQ(after.sa_handler, SIG_IGN);
+}
+
+TEST(ProcessGroup, ReportsAnExitStatusThatAHandlerTook) {
+  struct sigaction takes {};
+  takes.sa_handler = [](int) {
+    while (waitpid(-1, nullptr, WNOHANG) > 0) {
+    }
+  };
+  takes.sa_flags = SA_RESTART;
+  struct sigaction before {};
+  ASSERT_EQ(sigaction(SIGCHLD, &takes, &before), 0);
+  const absl::Status status = run_processes(1, [](Exchange&) { return 3; });
+  ASSERT_EQ(sigaction(SIGCHLD, &before, nullptr), 0);
+  EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+  EXPECT_THAT(message_of(status), HasSubstr("took its exit status"));
+}
+
 TEST(ProcessGroup, AFailureKillsTheRestAfterTheGrace) {
   Shared<std::atomic<pid_t>> survivor;
   const absl::Status status = run_processes(2,
