@@ -40,9 +40,11 @@
 #ifndef CARIAMA_DTUTILS_DOORBELL_H_
 #define CARIAMA_DTUTILS_DOORBELL_H_
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <type_traits>
 
 #include "dtutils/export.h"
 
@@ -51,9 +53,15 @@ namespace cariama {
 // The point in time at which a wait ends. kForever never comes.
 using Deadline = std::chrono::steady_clock::time_point;
 inline constexpr Deadline kForever = Deadline::max();
-[[nodiscard]] inline Deadline deadline_after(std::chrono::nanoseconds span) {
+// Returns the point in time that is `span` from now: now for a negative span, kForever for a span
+// that the clock cannot represent. The type of the span is deduced: converting one of 300 years
+// from milliseconds to nanoseconds would overflow.
+template <typename Rep, typename Period>
+[[nodiscard]] Deadline deadline_after(std::chrono::duration<Rep, Period> span) {
+  using Span = std::chrono::duration<std::common_type_t<Rep, int64_t>, Period>;
   const Deadline now = std::chrono::steady_clock::now();
-  return span >= kForever - now ? kForever : now + span;
+  if (!(Span(span) < std::chrono::duration_cast<Span>(kForever - now))) return kForever;
+  return now + std::chrono::duration_cast<Deadline::duration>(std::max(Span(span), Span::zero()));
 }
 
 namespace internal {

@@ -23,6 +23,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "dtutils/doorbell.h"
 #include "dtutils/error.h"
 #include "dtutils/exchange_client.h"
 #include "dtutils/exchange_server.h"
@@ -94,7 +95,7 @@ class ProcessGroup {
   ProcessGroup(int count, const RunOptions& options)
       : options_(options),
         labels_(complete_labels(count, options.labels)),
-        deadline_(Clock::now() + options.timeout),
+        deadline_(deadline_after(options.timeout)),
         server_(labels_, [this](int rank, const absl::Status& why) { on_closed(rank, why); }),
         children_(count),
         job_(absl::StrCat("processes-", getpid(), "-", Clock::now().time_since_epoch().count())) {}
@@ -233,7 +234,7 @@ class ProcessGroup {
   void blame(int rank, const std::string& how) {
     Child& child = children_[rank];
     if (std::exchange(child.blamed, true)) return;
-    if (failures_.empty()) deadline_ = std::min(deadline_, Clock::now() + options_.grace);
+    if (failures_.empty()) deadline_ = std::min(deadline_, deadline_after(options_.grace));
     failures_.push_back(absl::StrCat(labels_[rank], " ", how));
   }
 

@@ -147,16 +147,15 @@ class IdleTimer {
   // Reads the clock in one of 64 calls only, because an idle thread calls this again and again.
   [[nodiscard]] bool expired() {
     if (interval_.count() <= 0 || ++calls_ % 64 != 0) return false;
-    const auto now = std::chrono::steady_clock::now();
-    if (now < next_) return false;
-    next_ = now + interval_;
+    if (std::chrono::steady_clock::now() < next_) return false;
+    next_ = deadline_after(interval_);
     return true;
   }
 
  private:
   const std::chrono::milliseconds interval_;
   uint64_t calls_ = 0;
-  std::chrono::steady_clock::time_point next_{};
+  Deadline next_{};
 };
 
 }  // namespace internal

@@ -59,9 +59,15 @@ absl::Status check_options(const MessengerOptions& options) {
                   ": they have to be from 1 to " + std::to_string(MessengerOptions::kMaxChunks) +
                   ", the first not above the second");
   }
+  const auto negative = [&](const std::string& name, int64_t count, const std::string& unit) {
+    return refuse(name + " is " + std::to_string(count) + unit + ": it has to be 0 or more");
+  };
+  if (options.flush_age.count() < 0) {
+    return negative("flush_age", options.flush_age.count(), " ns");
+  }
+  if (options.timeout.count() < 0) return negative("timeout", options.timeout.count(), " ms");
   if (options.return_after.count() < 0) {
-    return refuse("return_after is " + std::to_string(options.return_after.count()) +
-                  " ms: it has to be 0 or more");
+    return negative("return_after", options.return_after.count(), " ms");
   }
   return absl::OkStatus();
 }

@@ -68,8 +68,11 @@ struct MessengerOptions {
   // max_call_bytes(). With the default, two chunks in each direction take a part of a core's L2
   // cache only.
   uint64_t chunk_bytes = 32u << 10;
-  uint32_t flush_bytes = 4096;  // RDMAAggregator: a batch is published when it has grown to this
-  // Limit of the bytes of calls deferred at the sender (RetryAsync, ovfl), per channel.
+  // RDMAAggregator: a batch is published when it has grown to this, or when the chunk has no room
+  // for the next call. 0: each call is published by itself.
+  uint32_t flush_bytes = 4096;
+  // Limit of the bytes of calls deferred at the sender (RetryAsync, ovfl), per channel. 0: no call
+  // is deferred.
   uint64_t deferred_bytes = 16u << 20;
   // RDMAAggregator (trad): the sending thread's next call or flush(), or process_calls() of the
   // aggregator (also BasicGlobal::process_calls_all(), RoutedAggregator::process_calls()) publishes
@@ -81,12 +84,12 @@ struct MessengerOptions {
   // Limit for the time that a call or setup() waits for chunks of the receiver's process, and for
   // transfers of its own process (if these take longer, the channel fails). Not a limit for a call
   // with Retry to a slow receiver: that call waits, and runs incoming calls, until there is room or
-  // the receiver's process dies.
+  // the receiver's process dies. 0 or more.
   std::chrono::milliseconds timeout{30'000};
 
   // Objects with channels to many threads (messenger_global.h, routed_aggregator.h) return the
   // chunks of channels that were not used for this long, when they find no incoming call to run.
-  // The next call of such a channel obtains chunks again. 0: they never do.
+  // The next call of such a channel obtains chunks again. 0: they never do. Not negative.
   std::chrono::milliseconds return_after{10'000};
 
   // Returns the paper's values: c = 2, c_max = 16, chunks of 16 MiB from the first one on.

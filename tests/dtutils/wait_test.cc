@@ -120,7 +120,23 @@ TEST(WaitUntil, EndsAtTheDeadlineAwakeOrAsleep) {
 
 TEST(Deadline, NeverOverflows) {
   EXPECT_EQ(deadline_after(std::chrono::nanoseconds::max()), kForever);
+  EXPECT_EQ(deadline_after(milliseconds::max()), kForever);
+  EXPECT_EQ(deadline_after(std::chrono::hours::max()), kForever);
+  EXPECT_EQ(deadline_after(std::chrono::duration<double>(1e300)), kForever);
   EXPECT_LT(deadline_after(std::chrono::hours(24)), kForever);
+  EXPECT_LT(deadline_after(std::chrono::duration<int32_t>(3600)), kForever);
+  EXPECT_GT(deadline_after(std::chrono::duration<float>(60)),
+            steady_clock::now() + std::chrono::seconds(30));
+}
+
+TEST(Deadline, OfANegativeSpanHasPassed) {
+  const auto before = steady_clock::now();
+  for (const Deadline deadline :
+       {deadline_after(milliseconds(-1)), deadline_after(milliseconds::min()),
+        deadline_after(std::chrono::nanoseconds::min())}) {
+    EXPECT_GE(deadline, before);
+    EXPECT_LE(deadline, steady_clock::now());
+  }
 }
 
 TEST(Doorbell, IsRungOncePerArming) {
