@@ -101,12 +101,12 @@ struct RunOptions {
 // dies the kernel kills them.
 //
 // Blocks. Requires, and checks: the calling process has one thread (a lock held by another thread
-// would stay locked in the child). If SIGCHLD is ignored, it has its default action during the call.
-// A handler of SIGCHLD must not wait for these processes. Errors: ABORTED (a process failed: the text names each failed
-// one by its label, with exit code or signal), DEADLINE_EXCEEDED (the text names the processes that
-// did not end), INVALID_ARGUMENT (count < 1), FAILED_PRECONDITION (other threads), or the code of
-// an errno of socketpair, fork or pidfd_open. An exception that leaves `body` ends its process by
-// std::terminate.
+// would stay locked in the child). If SIGCHLD is ignored, it has its default action during the
+// call. A handler of SIGCHLD must not wait for these processes. Errors: ABORTED (a process failed:
+// the text names each failed one by its label, with exit code or signal), DEADLINE_EXCEEDED (the
+// text names the processes that did not end), INVALID_ARGUMENT (count < 1), FAILED_PRECONDITION
+// (other threads), or the code of an errno of socketpair, fork or pidfd_open. An exception that
+// leaves `body` ends its process by std::terminate.
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT absl::Status run_processes(
     int count, const std::function<int(Exchange&)>& body, const RunOptions& options = {});
 

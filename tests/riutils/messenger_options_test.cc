@@ -23,8 +23,8 @@ TEST(MessengerOptions, SizesOfChunksAreChecked) {
     EXPECT_EQ(refusal({.first_chunk_bytes = bytes}), "");
     EXPECT_EQ(refusal({.chunk_bytes = bytes}), "");
   }
-  for (const uint64_t bytes : {uint64_t{0}, uint64_t{960}, uint64_t{4100}, (uint64_t{1} << 27) + 64,
-                               UINT64_MAX - 63}) {
+  for (const uint64_t bytes :
+       {uint64_t{0}, uint64_t{960}, uint64_t{4100}, (uint64_t{1} << 27) + 64, UINT64_MAX - 63}) {
     EXPECT_THAT(refusal({.first_chunk_bytes = bytes}), StartsWith("first_chunk_bytes is "));
     EXPECT_THAT(refusal({.chunk_bytes = bytes}), StartsWith("chunk_bytes is "));
   }
