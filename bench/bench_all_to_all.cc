@@ -38,6 +38,9 @@ ABSL_FLAG(std::string, routing, "direct",
           "direct, or node: two hops, with mode trad (routed_aggregator.h)");
 ABSL_FLAG(int, processes_per_node, 0,
           "with --routing node: ranks that form a node; 0: a host is one");
+ABSL_FLAG(std::string, transport, "shm", "shm or verbs: all processes run on this host");
+ABSL_FLAG(std::string, arrival, "auto",
+          "how one-sided calls arrive: auto, mapped, trailing, polled or event");
 ABSL_FLAG(std::string, preset, "default", "options of fabric and channels: default or paper");
 ABSL_FLAG(int, messages, 50000, "calls that each thread makes in a repetition");
 ABSL_FLAG(int, repetitions, 5, "repetitions of each row; median, minimum and maximum are shown");
@@ -58,6 +61,8 @@ struct Options {
   std::vector<uint32_t> modes;
   Routing routing = Routing::kDirect;
   uint32_t processes_per_node = 0;
+  std::string transport;
+  std::string arrival;
   std::string preset;
   MessengerOptions messenger;
   uint64_t messages = 0;
@@ -100,6 +105,14 @@ absl::StatusOr<Options> parse_options() {
   auto messenger = messenger_preset(options.preset);
   if (!messenger.ok()) return refuse("preset", options.preset, "default or paper");
   options.messenger = *messenger;
+  options.arrival = absl::GetFlag(FLAGS_arrival);
+  const auto arrival = arrival_of(options.arrival);
+  if (!arrival.ok()) return arrival.status();
+  options.messenger.arrival = *arrival;
+  options.transport = absl::GetFlag(FLAGS_transport);
+  if (absl::Status transport = choose_transport(options.transport); !transport.ok()) {
+    return transport;
+  }
   const int messages = absl::GetFlag(FLAGS_messages);
   if (messages < 1) return refuse("messages", std::to_string(messages), "at least 1");
   options.messages = static_cast<uint64_t>(messages);
@@ -341,6 +354,25 @@ class Job {
  private:
   enum Step : uint32_t { kMeasure, kMemory, kClose };
 
+  // Traffic of all processes per call; one value for each repetition. Calls within a process have
+  // none.
+  struct Traffic {
+    std::vector<double> receives{};
+    std::vector<double> writes{};
+    std::vector<double> bytes{};
+    void add(const std::vector<RoundResult>& results, double calls) {
+      RoundResult sum;
+      for (const RoundResult& result : results) {
+        sum.receives += result.receives;
+        sum.operations += result.operations;
+        sum.bytes += result.bytes;
+      }
+      receives.push_back(static_cast<double>(sum.receives) / calls);
+      writes.push_back(static_cast<double>(sum.operations) / calls);
+      bytes.push_back(static_cast<double>(sum.bytes) / calls);
+    }
+  };
+
   template <typename Messenger>
   int process(Exchange& exchange) {
     const auto rank = static_cast<uint32_t>(exchange.rank());
@@ -357,11 +389,11 @@ class Job {
       if (!thread.ok()) give_up(kProgram, thread.status());
       Worker<Messenger> worker(**thread, options_, *rounds_, *tally_);
       const uint32_t number = rank * threads_ + index;
-      if (number == 0) return lead(worker, before);
+      if (number == 0) return lead(fabric, worker, before);
       for (uint64_t taken = 0;; ++taken) {
         const Round round = rounds_->next(taken, [&] { worker.poll(); });
         if (round.what == Round::kEnd) return;
-        rounds_->finish(number, step(worker, round, number, before));
+        rounds_->finish(number, step(fabric, worker, round, number, before));
       }
     };
     std::vector<std::thread> threads;
@@ -385,7 +417,7 @@ class Job {
   }
 
   template <typename Messenger>
-  RoundResult step(Worker<Messenger>& worker, const Round& round, uint32_t number,
+  RoundResult step(Fabric& fabric, Worker<Messenger>& worker, const Round& round, uint32_t number,
                    uint64_t before) {
     if (round.what == kMemory) {
       if (number % threads_ == 0) {
@@ -397,22 +429,26 @@ class Job {
     } else if (round.what == kClose) {
       if (absl::Status status = worker.close(); !status.ok()) give_up(kProgram, status);
     } else {
+      const bool counts = number % threads_ == 0;
+      const RoundResult first = counts ? process_counts(fabric) : RoundResult{};
       auto result = worker.run(round.messages);
       if (!result.ok()) give_up(kProgram, result.status());
+      if (counts) result->set_counts(first, process_counts(fabric));
       return *result;
     }
     return {};
   }
 
   template <typename Messenger>
-  void lead(Worker<Messenger>& worker, uint64_t before) {
+  void lead(Fabric& fabric, Worker<Messenger>& worker, uint64_t before) {
     const auto all = [&](const Round& round) {
       rounds_->start(round);
-      rounds_->finish(0, step(worker, round, 0, before));
+      rounds_->finish(0, step(fabric, worker, round, 0, before));
       return rounds_->results([&] { worker.poll(); });
     };
     // Repetition -1 creates the channels and is not measured.
     std::vector<double> rates;
+    Traffic traffic;
     for (int i = -1; i < options_.repetitions; ++i) {
       progress(std::to_string(processes_) + " processes, " + std::to_string(threads_) +
                " threads, " + kModeNames[mode_] + ", repetition " + std::to_string(i + 1));
@@ -425,8 +461,9 @@ class Job {
         end = std::max(end, result.end_ns);
       }
       if (i < 0) continue;
-      rates.push_back(static_cast<double>(options_.messages * results.size()) /
-                      (static_cast<double>(end - start) * 1e-9));
+      const auto calls = static_cast<double>(options_.messages * results.size());
+      rates.push_back(calls / (static_cast<double>(end - start) * 1e-9));
+      traffic.add(results, calls);
     }
     all({kMemory, 0});
     std::vector<double> bytes;
@@ -443,8 +480,8 @@ class Job {
     const uint64_t calls =
         options_.messages * processes_ * threads_ * static_cast<uint64_t>(options_.repetitions + 1);
     const double hops = 1 + static_cast<double>(forwarded) / static_cast<double>(calls);
-    print(summarize(std::move(rates)), summarize(std::move(bytes)), summarize(std::move(chunks)),
-          summarize({hops}));
+    print(summarize(std::move(rates)), traffic, summarize(std::move(bytes)),
+          summarize(std::move(chunks)), summarize({hops}));
   }
 
   // Checks that each call ran exactly once, at its destination, and in order.
@@ -471,8 +508,8 @@ class Job {
   }
 
   // Bytes are medians over the processes.
-  void print(const Summary& rate, const Summary& bytes, const Summary& chunks,
-             const Summary& hops) const {
+  void print(const Summary& rate, const Traffic& traffic, const Summary& bytes,
+             const Summary& chunks, const Summary& hops) const {
     Params params;
     params.set("processes", uint64_t{processes_});
     params.set("threads", uint64_t{threads_});
@@ -481,6 +518,8 @@ class Job {
     params.set("routing", routed ? "node" : "direct");
     params.set("processes_per_node", uint64_t{options_.processes_per_node});
     params.set("size", kPayload);
+    params.set("transport", options_.transport);
+    params.set("arrival", options_.arrival);
     params.set("preset", options_.preset);
     params.set("messages", options_.messages);
     params.set("repetitions", static_cast<uint64_t>(options_.repetitions));
@@ -490,6 +529,9 @@ class Job {
     report.row("chunk_bytes_per_process", params, chunks, "bytes");
     if (routed) report.row("hops_per_call", params, hops, "hops");
     report.row("messages_per_second", params, rate, "1/s");
+    report.row("receive_completions_per_call", params, summarize(traffic.receives), "");
+    report.row("writes_per_call", params, summarize(traffic.writes), "");
+    report.row("bytes_on_wire_per_call", params, summarize(traffic.bytes), "B");
   }
 
   const Options& options_;

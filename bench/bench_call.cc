@@ -40,8 +40,7 @@ ABSL_FLAG(std::string, handlers, "1", "number of functions called in turn: 1 or 
 ABSL_FLAG(std::string, measure, "rate",
           "rate (many in flight) or latency (round trips of call_return; modes send and write)");
 ABSL_FLAG(std::string, preset, "default", "options of fabric and channels: default or paper");
-ABSL_FLAG(std::string, transport, "",
-          "shm or verbs. Default: shm, since both processes run on this host");
+ABSL_FLAG(std::string, transport, "shm", "shm or verbs: both processes run on this host");
 ABSL_FLAG(std::string, arrival, "auto",
           "how one-sided calls arrive: auto, mapped, trailing, polled or event");
 ABSL_FLAG(bool, json, false, "print one JSON object per line");
@@ -70,7 +69,7 @@ struct Options {
   std::vector<uint64_t> handlers;
   bool latency = false;
   std::string preset;
-  std::string transport = "shm";
+  std::string transport;
   std::string arrival;
   MessengerOptions messenger;
   int repetitions = 31;
@@ -159,21 +158,11 @@ absl::StatusOr<Options> parse_options() {
   if (!messenger.ok()) return refuse("preset", options.preset, "default or paper");
   options.messenger = *messenger;
   options.arrival = absl::GetFlag(FLAGS_arrival);
-  constexpr Arrival kArrivals[] = {Arrival::kAuto, Arrival::kMapped, Arrival::kTrailing,
-                                   Arrival::kPolled, Arrival::kEvent};
-  const auto* const arrival =
-      std::find_if(std::begin(kArrivals), std::end(kArrivals),
-                   [&](Arrival each) { return arrival_name(each) == options.arrival; });
-  if (arrival == std::end(kArrivals)) {
-    return refuse("arrival", options.arrival, "auto, mapped, trailing, polled or event");
-  }
+  const auto arrival = arrival_of(options.arrival);
+  if (!arrival.ok()) return arrival.status();
   options.messenger.arrival = *arrival;
-  if (const std::string transport = absl::GetFlag(FLAGS_transport); !transport.empty()) {
-    if (transport != "shm" && transport != "verbs") {
-      return refuse("transport", transport, "shm or verbs");
-    }
-    options.transport = transport;
-  }
+  options.transport = absl::GetFlag(FLAGS_transport);
+  if (absl::Status chosen = choose_transport(options.transport); !chosen.ok()) return chosen;
 
   struct Number {
     const char* flag;
@@ -553,7 +542,6 @@ int run_process(Exchange& exchange, const Options& options, Rounds& rounds,
 }
 
 int run(const Options& options) {
-  setenv("CARIAMA_TRANSPORT", options.transport.c_str(), 1);  // the fabric chooses by it
   auto rounds = Rounds::create(2 * options.threads);
   if (!rounds.ok()) give_up(kProgram, rounds.status());
   std::vector<ByteRing> rings;

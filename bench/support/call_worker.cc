@@ -239,22 +239,6 @@ absl::Status CallWorker::round_trip(CallMode mode, uint64_t count) {
   return measure(messenger(CallMode::kWrite));
 }
 
-namespace {
-
-// Counters of this process since its start.
-RoundResult process_counts(const Fabric& fabric) {
-  RoundResult counts;
-  counts.receives = fabric.statistics().receives;
-  for (const Statistic& one : statistics_snapshot()) {
-    if (one.kind != "transmit_queue") continue;
-    if (one.name == "operations") counts.operations += one.value;
-    if (one.name == "bytes") counts.bytes += one.value;
-  }
-  return counts;
-}
-
-}  // namespace
-
 absl::StatusOr<RoundResult> CallWorker::run(const CallLoad& load, uint64_t messages,
                                             Rounds& rounds) {
   RoundResult result;
@@ -280,12 +264,7 @@ absl::StatusOr<RoundResult> CallWorker::run(const CallLoad& load, uint64_t messa
   result.preemptions = preemptions() - preempted;
   result.count = call_sink.count;
   result.sum = call_sink.sum;
-  if (counts) {
-    const RoundResult after = process_counts(place_.thread->fabric());
-    result.operations = after.operations - before.operations;
-    result.bytes = after.bytes - before.bytes;
-    result.receives = after.receives - before.receives;
-  }
+  if (counts) result.set_counts(before, process_counts(place_.thread->fabric()));
   return result;
 }
 

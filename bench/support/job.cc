@@ -40,6 +40,25 @@ void set(const char* name, const std::string& value) { setenv(name, value.c_str(
 
 }  // namespace
 
+absl::StatusOr<Arrival> arrival_of(const std::string& name) {
+  for (const Arrival each :
+       {Arrival::kAuto, Arrival::kMapped, Arrival::kTrailing, Arrival::kPolled, Arrival::kEvent}) {
+    if (arrival_name(each) == name) return each;
+  }
+  return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                    "--arrival: '" + name + "' is not auto, mapped, trailing, polled or event",
+                    "see --help");
+}
+
+absl::Status choose_transport(const std::string& name) {
+  if (name != "shm" && name != "verbs") {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      "--transport: '" + name + "' is not shm or verbs", "see --help");
+  }
+  set("CARIAMA_TRANSPORT", name);
+  return absl::OkStatus();
+}
+
 absl::Status run_job(int processes, const std::function<int(Exchange&)>& body,
                      std::vector<std::string> labels) {
   const std::optional<uint16_t> port = free_port();

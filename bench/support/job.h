@@ -9,7 +9,9 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "dtutils/process_group.h"
+#include "riutils/messenger_options.h"
 
 namespace cariama::bench {
 
@@ -29,6 +31,13 @@ void pin(uint32_t rank, uint32_t processes, uint32_t index, uint32_t threads);
 
 // Returns nanoseconds of a clock that is the same in all processes of the host.
 [[nodiscard]] int64_t now_ns();
+
+// Returns the arrival mode of this name (arrival_name()). Error: INVALID_ARGUMENT.
+[[nodiscard]] absl::StatusOr<Arrival> arrival_of(const std::string& name);
+
+// Makes the fabrics of the processes that are forked later use this transport: "shm" or "verbs".
+// Error: INVALID_ARGUMENT.
+[[nodiscard]] absl::Status choose_transport(const std::string& name);
 
 // Prints "PROGRAM: why" and ends the process, which ends the other processes of its job too.
 [[noreturn]] void give_up(const char* program, const absl::Status& why);

@@ -8,6 +8,7 @@
 
 #include "bench/support/job.h"
 #include "dtutils/error.h"
+#include "dtutils/statistics.h"
 
 namespace cariama::bench {
 
@@ -50,6 +51,17 @@ void Rounds::sleep_a_little(uint64_t waited) {
   } else {
     std::this_thread::sleep_for(std::chrono::microseconds(50));
   }
+}
+
+RoundResult process_counts(const Fabric& fabric) {
+  RoundResult counts;
+  counts.receives = fabric.statistics().receives;
+  for (const Statistic& one : statistics_snapshot()) {
+    if (one.kind != "transmit_queue") continue;
+    if (one.name == "operations") counts.operations += one.value;
+    if (one.name == "bytes") counts.bytes += one.value;
+  }
+  return counts;
 }
 
 }  // namespace cariama::bench

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "dsfabric/fabric.h"
 
 namespace cariama::bench {
 
@@ -30,7 +31,17 @@ struct RoundResult {
   uint64_t operations = 0;  // posted transfers and messages
   uint64_t bytes = 0;       // their payload
   uint64_t receives = 0;    // polled receive completions
+
+  // Sets the counters to the differences of two readings.
+  void set_counts(const RoundResult& before, const RoundResult& after) {
+    operations = after.operations - before.operations;
+    bytes = after.bytes - before.bytes;
+    receives = after.receives - before.receives;
+  }
 };
+
+// Returns the counters of this process since its start.
+[[nodiscard]] RoundResult process_counts(const Fabric& fabric);
 
 // Lies in memory that the processes share. Created before the fork. Blocking functions poll; the
 // others are wait-free.
