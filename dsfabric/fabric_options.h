@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string_view>
@@ -81,6 +82,13 @@ struct FabricOptions {
   // process count, too: at the limit Retry waits, and all others and calls inside a call are
   // refused. Answers count, but are not refused.
   uint64_t buffered_bytes = uint64_t{64} << 20;
+  // Limit per process of the chunks that it provides for channels by which calls arrive
+  // (messenger_options.h). Their bytes never exceed it. The last quarter is for the first chunks of
+  // channels that have none. Beyond it a sender works with the chunks that it has; if it has none,
+  // or none that is large enough, its call gets RESOURCE_EXHAUSTED. Each thread registers the
+  // memory of its chunks in pieces of superpages.chunk_bytes. The process's memory budget applies
+  // in addition.
+  uint64_t channel_bytes = std::numeric_limits<uint64_t>::max();
   // Default: the failure of a process is an error of the operations that need the process.
   FailurePolicy on_failure = FailurePolicy::kContinue;
   // Registered memory of the process: superpages and chunks of each NUMA node. Chunks are smaller

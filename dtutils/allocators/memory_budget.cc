@@ -36,15 +36,18 @@ MemoryBudget& MemoryBudget::process() {
   return *instance;
 }
 
-absl::Status MemoryBudget::reserve(uint64_t bytes) {
+absl::Status MemoryBudget::reserve(uint64_t bytes, uint64_t spare) {
   uint64_t used = used_.load(std::memory_order_relaxed);
   do {
     const uint64_t limit = this->limit();
-    if (used > limit || bytes > limit - used) {
+    if (used > limit || bytes > limit - used || spare > limit - used - bytes) {
       return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
                         absl::StrCat("the ", name_, " is ", internal::format_bytes(limit), ", ",
                                      internal::format_bytes(used), " are in use, ",
-                                     internal::format_bytes(bytes), " more are needed"),
+                                     internal::format_bytes(bytes), " more are needed",
+                                     spare == 0 ? ""
+                                                : absl::StrCat(", ", internal::format_bytes(spare),
+                                                               " are kept free")),
                         remedy_);
     }
   } while (!used_.compare_exchange_weak(used, used + bytes, std::memory_order_relaxed));

@@ -120,9 +120,10 @@ CallSource* IncomingChannel::source() { return &calls; }
 
 // ---- Service threads ----------------------------------------------------------------------------
 
-IncomingCalls::IncomingCalls(Fabric& fabric, uint32_t index)
+IncomingCalls::IncomingCalls(Fabric& fabric, uint32_t index, MemoryBudget& budget)
     : fabric_(fabric),
       index_(index),
+      budget_(budget),
       forwarder_(fabric, index),
       counters_("one_sided", "thread " + std::to_string(index), [this] {
         return CounterSet::Values{
@@ -140,6 +141,15 @@ IncomingCalls::IncomingCalls(Fabric& fabric, uint32_t index)
 IncomingCalls::~IncomingCalls() {
   // Frees the map's nodes. The chunks are freed together with memory_.
   map_.absorb();
+}
+
+absl::StatusOr<RDMAMemory> IncomingCalls::allocate_chunk(const ChunkRequest& request) {
+  // Channels that have chunks leave the last quarter of the budget to those that have none.
+  const uint64_t spare = request.first != 0 ? 0 : budget_.limit() / 4;
+  if (absl::Status full = budget_.reserve(request.chunk_bytes, spare); !full.ok()) return full;
+  auto piece = memory_->allocate(request.chunk_bytes);
+  if (!piece.ok()) budget_.release(request.chunk_bytes);
+  return piece;
 }
 
 ChunkReply IncomingCalls::grant(uint32_t rank, const ChunkRequest& request) {
@@ -175,13 +185,16 @@ ChunkReply IncomingCalls::grant(uint32_t rank, const ChunkRequest& request) {
   // If there is memory for some of the requested chunks only, grants these.
   std::vector<RDMAMemory> memory;
   while (memory.size() < request.count) {
-    auto piece = memory_->allocate(request.chunk_bytes);
+    auto piece = allocate_chunk(request);
     if (piece.ok()) {
       memory.push_back(*std::move(piece));
     } else if (!memory.empty() && absl::IsResourceExhausted(piece.status())) {
       break;
     } else {
-      for (RDMAMemory& other : memory) static_cast<void>(memory_->free(std::move(other)));
+      for (RDMAMemory& other : memory) {
+        budget_.release(other.size());
+        static_cast<void>(memory_->free(std::move(other)));
+      }
       if (request.first != 0) static_cast<void>(memory_->free(std::move(words)));
       return refusal(piece.status());
     }
@@ -301,6 +314,7 @@ void IncomingCalls::free_chunk(const IncomingChannel& channel, const std::byte* 
 void IncomingCalls::free_memory(RDMAMemory&& chunk) {
   chunks_freed_.fetch_add(1, std::memory_order_relaxed);
   chunk_bytes_freed_.fetch_add(chunk.size(), std::memory_order_relaxed);
+  budget_.release(chunk.size());
   static_cast<void>(memory_->free(std::move(chunk)));
 }
 

@@ -15,6 +15,7 @@
 
 #include "dsfabric/call_source.h"
 #include "dtutils/allocators/general_allocator.h"
+#include "dtutils/allocators/memory_budget.h"
 #include "dtutils/remote_doorbell.h"
 #include "dtutils/statistics.h"
 #include "dtutils/synchronizer.h"
@@ -73,7 +74,8 @@ class IncomingChannel final : public ReceiverBackend, public RemoteSleeper {
 // calls the functions of CallSource.
 class IncomingCalls final : public CallSource {
  public:
-  IncomingCalls(Fabric& fabric, uint32_t index);
+  // `budget` is the limit of the chunks of all threads of the process.
+  IncomingCalls(Fabric& fabric, uint32_t index, MemoryBudget& budget);
   ~IncomingCalls() override;
 
   // Grants chunks to a sender: allocates them, prepares them, and inserts them into the incoming
@@ -120,6 +122,8 @@ class IncomingCalls final : public CallSource {
 
   // Returns true if the calls of the channel may run: the channel that it follows has ended.
   [[nodiscard]] bool may_run(IncomingChannel& channel);
+  // Requires that mutex_ is held. Errors: RESOURCE_EXHAUSTED (the budget, or no memory).
+  [[nodiscard]] absl::StatusOr<RDMAMemory> allocate_chunk(const ChunkRequest& request);
   void close(IncomingChannel* channel);
   // Frees a chunk of the channel that other chunks have replaced.
   void free_chunk(const IncomingChannel& channel, const std::byte* chunk);
@@ -130,6 +134,7 @@ class IncomingCalls final : public CallSource {
 
   Fabric& fabric_;
   const uint32_t index_;
+  MemoryBudget& budget_;
 
   std::mutex mutex_;  // taken by service threads, and by the consumer when a channel ends
   std::unique_ptr<GeneralAllocator> memory_;

@@ -28,9 +28,15 @@ Runtime& Runtime::of(Fabric& fabric) {
   return static_cast<Runtime&>(call_source_registry(fabric, &make_runtime));
 }
 
-Runtime::Runtime(Fabric& fabric) : fabric_(fabric), has_barrier_(register_ringers()) {
+Runtime::Runtime(Fabric& fabric)
+    : fabric_(fabric),
+      has_barrier_(register_ringers()),
+      chunk_budget_(fabric.options().channel_bytes,
+                    "budget of " + fabric.label(fabric.rank()) + " for chunks of incoming channels",
+                    "raise its FabricOptions::channel_bytes, or use fewer channels or smaller "
+                    "chunks") {
   for (uint32_t i = 0; i < fabric.threads(); ++i) {
-    incoming_.push_back(std::make_unique<IncomingCalls>(fabric, i));
+    incoming_.push_back(std::make_unique<IncomingCalls>(fabric, i, chunk_budget_));
   }
 }
 

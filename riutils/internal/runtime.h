@@ -50,6 +50,9 @@ class Runtime final : public CallSourceRegistry {
   // (membarrier(2)). If both ends can, senders on mapped channels need no barrier of their own.
   [[nodiscard]] bool has_barrier() const { return has_barrier_; }
 
+  // The limit of the chunks of all incoming channels (FabricOptions::channel_bytes).
+  [[nodiscard]] MemoryBudget& chunk_budget() { return chunk_budget_; }
+
   // ---- Requests of peers, executed in the service thread.
   [[nodiscard]] MeetReply meet();
   [[nodiscard]] ChunkReply grant(Rank rank, const ChunkRequest& request);
@@ -137,6 +140,7 @@ class Runtime final : public CallSourceRegistry {
   std::atomic<uint64_t> next_serial_{1};
   const std::shared_ptr<BroadcastRoutes> broadcast_routes_ = std::make_shared<BroadcastRoutes>();
   const std::shared_ptr<RouteFailures> route_failures_ = std::make_shared<RouteFailures>();
+  MemoryBudget chunk_budget_;
   std::vector<std::unique_ptr<IncomingCalls>> incoming_;
 
   std::mutex mutex_;

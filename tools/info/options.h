@@ -118,6 +118,7 @@ inline void report_fabric(const OptionRows& option, const FabricOptions& fabric)
   option(of, "send_depth", uint64_t{fabric.send_depth}, "operations");
   option(of, "deferred_bytes", fabric.deferred_bytes, "bytes");
   option(of, "buffered_bytes", fabric.buffered_bytes, "bytes");
+  option(of, "channel_bytes", fabric.channel_bytes, "bytes");
   option(of, "bounce_bytes", fabric.bounce_bytes, "bytes");
   option(of, "on_failure",
          std::string(fabric.on_failure == FailurePolicy::kAbort ? "abort" : "continue"));

@@ -39,6 +39,19 @@ TEST(MemoryBudget, RefusalNamesBudgetUseAndRemedy) {
   EXPECT_EQ(budget.used(), uint64_t{3} << 20) << "a refusal takes nothing";
 }
 
+TEST(MemoryBudget, KeepsSpareBytesFree) {
+  MemoryBudget budget(100);
+  EXPECT_FALSE(budget.reserve(76, 25).ok());
+  EXPECT_TRUE(budget.reserve(75, 25).ok());
+  const absl::Status status = budget.reserve(1, 25);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("25 B are kept free"));
+  EXPECT_TRUE(budget.reserve(25).ok());
+  budget.release(100);
+  EXPECT_FALSE(budget.reserve(0, 101).ok());
+  EXPECT_FALSE(budget.reserve(100, UINT64_MAX).ok());
+}
+
 TEST(MemoryBudget, HugeRequestsDoNotWrapAround) {
   MemoryBudget budget(kUnlimited - 1);
   ASSERT_TRUE(budget.reserve(10).ok());
