@@ -44,8 +44,8 @@ class CARIAMA_DTUTILS_EXPORT MemoryBudget {
   // Returns the largest value that used() ever had.
   [[nodiscard]] uint64_t high_water() const { return high_water_.load(std::memory_order_relaxed); }
 
-  // Reserves all of `bytes` or nothing. At least `spare` bytes stay free. Error: RESOURCE_EXHAUSTED;
-  // the text states budget, use and remedy.
+  // Reserves all of `bytes` or nothing. At least `spare` bytes stay free. Error:
+  // RESOURCE_EXHAUSTED; the text states budget, use and remedy.
   [[nodiscard]] absl::Status reserve(uint64_t bytes, uint64_t spare = 0);
 
   // Returns bytes that reserve() reserved.
