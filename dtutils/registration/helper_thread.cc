@@ -19,6 +19,8 @@ constexpr int64_t kNotGrantedPause = 100'000'000;
 // On a loaded machine a helper may wake this late. A post that expires meanwhile lets one helper
 // too many run.
 constexpr int64_t kPostExpires = 500'000'000;
+// The time in ns in which bytes that were deregistered disappear from the board.
+constexpr double kForgetBytes = 10e9;
 constexpr int kMostIdleDoublings = 3;
 constexpr int kMostRecordsPerStep = 64;
 constexpr int64_t kLookAfter = 50'000;  // the duration of a use, and half the noise of its begin
@@ -246,6 +248,7 @@ void HelperPolicy::clear() {
   }
   idle_polls_ = 0;
   due_ = INT64_MAX;
+  posted_ = 0;
   granted_.store(true, std::memory_order_relaxed);
 }
 
@@ -554,7 +557,11 @@ bool HelperPolicy::granted() {
   const int64_t pause =
       std::max(kNotGrantedPause, std::chrono::nanoseconds(options_.poll_interval).count()
                                      << kMostIdleDoublings);
-  place_.board->post(place_.helper, control_->registered_bytes(), now + 2 * pause + kPostExpires);
+  const double left = 1 - static_cast<double>(now - posted_at_) / kForgetBytes;
+  posted_ =
+      std::max(static_cast<double>(control_->registered_bytes()), posted_ * std::max(left, 0.0));
+  posted_at_ = now;
+  place_.board->post(place_.helper, static_cast<uint64_t>(posted_), now + 2 * pause + kPostExpires);
   const bool runs =
       place_.board->may_run(place_.helper, options_.idle_cores.value_or(place_.idle_cores), now);
   if (!runs && granted_.load(std::memory_order_relaxed)) leave_registered();

@@ -101,7 +101,8 @@ struct CARIAMA_DTUTILS_EXPORT HelperOptions {
   std::chrono::microseconds context_switch{5};
   // Conservative core policy, in effect if RegistrationOptions::place has a board (in a fabric it
   // has one): the number of cores of the host on which helpers may run, each on its own. The
-  // helpers with the most registered bytes run. While a helper does not run, its process leaves
+  // helpers with the most registered bytes run. A number of bytes counts for some seconds after they
+  // are deregistered; otherwise a helper would lose its core by its own work. While a helper does not run, its process leaves
   // memory registered, within the budget. Empty: HelperPlace::idle_cores. UINT32_MAX: the helper
   // always runs.
   std::optional<uint32_t> idle_cores{};
@@ -208,6 +209,8 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
   const uint64_t serial_;
   RegionControl* control_ = nullptr;
   HelperPlace place_;
+  double posted_ = 0;      // bytes on the board
+  int64_t posted_at_ = 0;  // 0: never
 
   std::mutex communicators_mutex_;  // set-up of a thread's queue only
   std::array<std::atomic<Communicator*>, kMaxThreads> communicators_{};
