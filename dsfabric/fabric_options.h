@@ -101,7 +101,8 @@ struct FabricOptions {
   // Memory that the user did not register, as the buffer of a call (user_buffer.h) or of a
   // Transmitter on one of the fabric's connections: up to this size it is copied into registered
   // memory. Longer memory is registered through a RegistrationCache for each device, whose policy
-  // decides how long it stays registered.
+  // decides how long it stays registered. The helpers of these caches share a board with those of
+  // the other processes of the host (helper_board.h): with no idle core, no helper runs.
   uint64_t bounce_bytes = 16u << 10;
   // Returns the options of such a cache. Called at the first use of longer memory through each
   // device, since a policy serves one cache. Empty: the defaults (least recently used memory is

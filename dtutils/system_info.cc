@@ -193,23 +193,6 @@ MemoryLockLimit query_memory_lock(const std::string& root) {
   return result;
 }
 
-std::vector<int> query_affinity() {
-  // The kernel's mask may have more than the 1024 CPUs of cpu_set_t: grow until the kernel accepts
-  // the size.
-  for (size_t count = 1024; count <= size_t{1} << 16; count *= 2) {
-    cpu_set_t* const set = CPU_ALLOC(count);
-    const size_t bytes = CPU_ALLOC_SIZE(count);
-    const bool read = sched_getaffinity(0, bytes, set) == 0;
-    std::vector<int> cpus;
-    for (size_t cpu = 0; read && cpu < count; ++cpu) {
-      if (CPU_ISSET_S(cpu, bytes, set)) cpus.push_back(static_cast<int>(cpu));
-    }
-    CPU_FREE(set);
-    if (read) return cpus;
-  }
-  return {};
-}
-
 std::vector<NumaNodeInfo> query_nodes(const std::string& root, const SystemInfo& info) {
   std::vector<NumaNodeInfo> nodes;
   const std::string folder = root + kNodeFolder;
@@ -230,6 +213,23 @@ std::vector<NumaNodeInfo> query_nodes(const std::string& root, const SystemInfo&
 }
 
 }  // namespace
+
+std::vector<int> usable_cpus() {
+  // The kernel's mask may have more than the 1024 CPUs of cpu_set_t: grow until the kernel accepts
+  // the size.
+  for (size_t count = 1024; count <= size_t{1} << 16; count *= 2) {
+    cpu_set_t* const set = CPU_ALLOC(count);
+    const size_t bytes = CPU_ALLOC_SIZE(count);
+    const bool read = sched_getaffinity(0, bytes, set) == 0;
+    std::vector<int> cpus;
+    for (size_t cpu = 0; read && cpu < count; ++cpu) {
+      if (CPU_ISSET_S(cpu, bytes, set)) cpus.push_back(static_cast<int>(cpu));
+    }
+    CPU_FREE(set);
+    if (read) return cpus;
+  }
+  return {};
+}
 
 MemoryLockLimit query_memory_lock_limit() { return query_memory_lock(""); }
 
@@ -252,7 +252,7 @@ SystemInfo internal::query_system_info_below(const std::string& root_folder) {
   if (getrlimit(RLIMIT_NOFILE, &files) == 0) {
     info.open_files = files.rlim_cur == RLIM_INFINITY ? kUnlimited : files.rlim_cur;
   }
-  info.cpus = query_affinity();
+  info.cpus = usable_cpus();
   info.nodes = query_nodes(root, info);
   append_pools(root + "/sys/kernel/mm/hugepages", -1, info.huge_pages);
   for (const NumaNodeInfo& node : info.nodes) {

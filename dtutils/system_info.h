@@ -101,6 +101,9 @@ struct Shortfall {
 // limit if it is smaller.
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT uint64_t usable_memory();
 
+// Returns the CPUs on which the calling thread may run (its affinity), ascending. One system call.
+[[nodiscard]] CARIAMA_DTUTILS_EXPORT std::vector<int> usable_cpus();
+
 // Returns the NUMA nodes that have memory, ascending; {0} on machines without NUMA. Reads them
 // once.
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT const std::vector<int>& numa_nodes();

@@ -166,18 +166,13 @@ class Time {
   int64_t helper_free_ = 0;
 };
 
-absl::StatusOr<std::shared_ptr<Pinner>> make_pinner(ReplayClock clock, ByteSecondsParts& parts) {
-  if (clock == ReplayClock::kVirtual) return std::make_shared<CostedPinner>(parts);
-  auto pinner = IoUringPinner::create();
-  if (!pinner.ok()) return pinner.status();
-  return *pinner;
-}
-
-absl::Status replay_rank(const RankTrace& rank, const MakePolicy& make_policy, uint64_t limit,
-                         ReplayClock clock, ReplayResult& result) {
+absl::Status replay_rank(const RankTrace& rank, const MakePolicy& make_policy,
+                         const MakePinner& make_pinner, uint64_t limit, ReplayClock clock,
+                         ReplayResult& result) {
   TracedMemory memory(clock == ReplayClock::kReal);
   if (absl::Status mapped = memory.map(rank); !mapped.ok()) return mapped;
-  auto pinner = make_pinner(clock, result.parts);
+  absl::StatusOr<std::shared_ptr<Pinner>> pinner = std::make_shared<CostedPinner>(result.parts);
+  if (clock == ReplayClock::kReal) pinner = make_pinner();
   if (!pinner.ok()) return pinner.status();
   Time time(clock);
   const int64_t start = time.start();
@@ -311,11 +306,13 @@ uint64_t ReplayResult::peak_bytes(std::span<const size_t> ranks) const {
 }
 
 absl::StatusOr<ReplayResult> replay_trace(const std::vector<RankTrace>& ranks,
-                                          const MakePolicy& make_policy, uint64_t limit,
+                                          const MakePolicy& make_policy,
+                                          const MakePinner& make_pinner, uint64_t limit,
                                           ReplayClock clock) {
   ReplayResult result;
   for (const RankTrace& rank : ranks) {
-    if (absl::Status done = replay_rank(rank, make_policy, limit, clock, result); !done.ok()) {
+    if (absl::Status done = replay_rank(rank, make_policy, make_pinner, limit, clock, result);
+        !done.ok()) {
       return done;
     }
   }

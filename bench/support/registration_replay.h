@@ -1,6 +1,6 @@
 // Replays traces against the public RegistrationCache with real memory.
 //
-// ReplayClock::kReal: in real time, with real pinning and the real helper thread. The replaying
+// ReplayClock::kReal: in real time, with a real pinner and the real helper thread. The replaying
 // thread spins between messages, as a program that computes.
 //
 // ReplayClock::kVirtual: one thread runs the messages and the helper's steps in the order of a
@@ -21,6 +21,7 @@
 #include "absl/status/statusor.h"
 #include "bench/support/registration_trace.h"
 #include "dtutils/registration/helper_thread.h"
+#include "dtutils/registration/pinner.h"
 #include "dtutils/registration/registration_cache.h"
 
 namespace cariama::bench {
@@ -73,10 +74,14 @@ struct ReplayResult {
 // Makes the policy of one rank. `own_thread`: HelperOptions::own_thread.
 using MakePolicy = std::function<std::shared_ptr<RegistrationPolicy>(bool own_thread)>;
 
+// Makes the pinner of one rank, for the real clock.
+using MakePinner = std::function<absl::StatusOr<std::shared_ptr<Pinner>>()>;
+
 // Replays the ranks one after the other. `limit`: the budget in bytes, UINT64_MAX: none. Errors:
-// those of the cache. Not thread-safe on the virtual clock.
+// those of the cache and of `make_pinner`. Not thread-safe on the virtual clock.
 [[nodiscard]] absl::StatusOr<ReplayResult> replay_trace(const std::vector<RankTrace>& ranks,
                                                         const MakePolicy& make_policy,
+                                                        const MakePinner& make_pinner,
                                                         uint64_t limit, ReplayClock clock);
 
 // Spins until the time of registration_clock().

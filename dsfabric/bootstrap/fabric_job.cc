@@ -11,6 +11,7 @@
 #include <tuple>
 #include <unordered_map>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "dsfabric/bootstrap/handshake.h"
@@ -51,12 +52,17 @@ struct Introduction {
   uint32_t queue_pairs = 0;
   uint32_t lease = 0;  // milliseconds
   uint32_t pid = 0;
+  int32_t board = -1;  // HostBoard::Offer::descriptor
+  uint32_t busy_threads = 0;
+  std::vector<uint64_t> cpus;
   std::string host;
   std::string host_identity;
 
   void save(std::string& out) const {
     save_value(out, program);
-    save_value(out, std::array<uint32_t, 4>{threads, queue_pairs, lease, pid});
+    save_value(out, std::array<uint32_t, 5>{threads, queue_pairs, lease, pid, busy_threads});
+    save_value(out, board);
+    save_value(out, cpus);
     save_value(out, host);
     save_value(out, host_identity);
   }
@@ -64,11 +70,14 @@ struct Introduction {
     auto in = std::as_bytes(std::span(text));
     Introduction introduction;
     introduction.program = load_value<ProgramFingerprint>(in);
-    const auto numbers = load_value<std::array<uint32_t, 4>>(in);
+    const auto numbers = load_value<std::array<uint32_t, 5>>(in);
     introduction.threads = numbers[0];
     introduction.queue_pairs = numbers[1];
     introduction.lease = numbers[2];
     introduction.pid = numbers[3];
+    introduction.busy_threads = numbers[4];
+    introduction.board = load_value<int32_t>(in);
+    introduction.cpus = load_value<std::vector<uint64_t>>(in);
     introduction.host = load_value<std::string>(in);
     introduction.host_identity = load_value<std::string>(in);
     return introduction;
@@ -144,11 +153,15 @@ absl::StatusOr<std::unique_ptr<FabricJob>> FabricJob::join(const FabricOptions& 
 }
 
 absl::Status FabricJob::meet_others(Deadline deadline) {
+  const HostBoard::Offer offer = board_.offer(threads_ + options_.helper_threads);
   const Introduction self{.program = FunctionTable::fingerprint(),
                           .threads = threads_,
                           .queue_pairs = options_.queue_pairs,
                           .lease = static_cast<uint32_t>(options_.lease.count()),
-                          .pid = static_cast<uint32_t>(getpid()),
+                          .pid = offer.pid,
+                          .board = offer.descriptor,
+                          .busy_threads = offer.busy_threads,
+                          .cpus = offer.cpus,
                           .host = host_name(),
                           .host_identity = host_identity()};
   std::string bytes;
@@ -186,10 +199,19 @@ absl::Status FabricJob::meet_others(Deadline deadline) {
                             " ms, this process one of " + std::to_string(self.lease) + " ms",
                         "give every process the same FabricOptions::lease");
     }
+    const bool same_host = other.host_identity == self.host_identity;
+    if (same_host) {
+      board_.add({.pid = other.pid,
+                  .descriptor = other.board,
+                  .busy_threads = other.busy_threads,
+                  .cpus = other.cpus},
+                 rank == rank_);
+    }
     const auto number = static_cast<uint32_t>(hosts.size());
-    processes_.push_back({label, other.host, other.host_identity == self.host_identity,
-                          hosts.emplace(other.host_identity, number).first->second});
+    processes_.push_back(
+        {label, other.host, same_host, hosts.emplace(other.host_identity, number).first->second});
   }
+  board_.open();
   return absl::OkStatus();
 }
 

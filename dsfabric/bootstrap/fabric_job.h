@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dsfabric/bootstrap.h"
+#include "dsfabric/bootstrap/host_board.h"
 #include "dsfabric/bootstrap/lifecycle.h"
 #include "dsfabric/fabric_options.h"
 #include "dsfabric/ids.h"
@@ -61,6 +62,8 @@ class FabricJob {
                                  std::memory_order_relaxed);
   }
 
+  [[nodiscard]] const HostBoard& host_board() const { return board_; }
+
   [[nodiscard]] Lifecycle& lifecycle() { return lifecycle_; }
   [[nodiscard]] const Lifecycle& lifecycle() const { return lifecycle_; }
 
@@ -79,6 +82,7 @@ class FabricJob {
   const uint32_t threads_;
   const std::unique_ptr<std::atomic<uint32_t>[]> node_of_worker_;  // with kNumaNode, else nullptr
   std::vector<Process> processes_;                                 // by rank; includes this process
+  HostBoard board_;
   Lifecycle lifecycle_;
   Fabric* fabric_ = nullptr;
 };

@@ -56,7 +56,8 @@ absl::StatusOr<std::unique_ptr<FabricCore>> FabricCore::create(
   const FabricOptions& effective = core->job().options();
   absl::Status opened = core->memory_.open(
       core->ports_.domains(), effective.superpages, effective.general_memory,
-      {.bounce_bytes = effective.bounce_bytes, .registration = effective.registration});
+      {.bounce_bytes = effective.bounce_bytes, .registration = effective.registration},
+      [&job = core->job()](uint32_t device) { return job.host_board().place(device); });
   if (!opened.ok()) return opened;
   if (absl::Status placed = core->workers_.place_doorbells(core->memory_); !placed.ok()) {
     return placed;

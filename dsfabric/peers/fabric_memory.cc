@@ -8,7 +8,8 @@ namespace cariama::internal {
 absl::Status FabricMemory::open(std::vector<std::shared_ptr<ProtectionDomain>> domains,
                                 const RDMAAllocatorOptions& superpages,
                                 const GeneralAllocatorOptions& general_options,
-                                const UserMemoryOptions& user_memory) {
+                                const UserMemoryOptions& user_memory,
+                                const std::function<HelperPlace(uint32_t)>& place_of) {
   domains_ = std::move(domains);
   superpages_ = superpages;
   auto anywhere = allocator(kAnyNode);
@@ -16,8 +17,14 @@ absl::Status FabricMemory::open(std::vector<std::shared_ptr<ProtectionDomain>> d
   auto general = GeneralAllocator::create(*std::move(anywhere), general_options);
   if (!general.ok()) return general.status();
   general_ = *std::move(general);
-  for (const auto& domain : domains_) {
-    user_memory_.push_back(std::make_shared<UserMemory>(domain, *general_, user_memory));
+  for (uint32_t device = 0; device < domains_.size(); ++device) {
+    UserMemoryOptions options = user_memory;
+    options.registration = [user = user_memory.registration, place_of, device] {
+      RegistrationOptions made = user ? user() : RegistrationOptions{};
+      if (made.place.board == nullptr) made.place = place_of(device);
+      return made;
+    };
+    user_memory_.push_back(std::make_shared<UserMemory>(domains_[device], *general_, options));
   }
   return absl::OkStatus();
 }

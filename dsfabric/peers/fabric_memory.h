@@ -4,6 +4,8 @@
 #define CARIAMA_DSFABRIC_PEERS_FABRIC_MEMORY_H_
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <vector>
@@ -13,6 +15,7 @@
 #include "dtutils/allocators/general_allocator.h"
 #include "dtutils/allocators/rdma_allocator.h"
 #include "dtutils/device.h"
+#include "dtutils/registration/helper_board.h"
 #include "dtutils/registration/user_memory.h"
 
 namespace cariama::internal {
@@ -26,12 +29,14 @@ class FabricMemory {
   FabricMemory& operator=(const FabricMemory&) = delete;
 
   // Creates the allocators of memory that is registered with all of `domains`. `user_memory`:
-  // options for lending memory that the user did not register. Called once, before all other
-  // functions.
+  // options for lending memory that the user did not register. `place_of`: returns the place of the
+  // registration helper of a device, by its number; called while a registration cache is created.
+  // Called once, before all other functions.
   [[nodiscard]] absl::Status open(std::vector<std::shared_ptr<ProtectionDomain>> domains,
                                   const RDMAAllocatorOptions& superpages,
                                   const GeneralAllocatorOptions& general,
-                                  const UserMemoryOptions& user_memory);
+                                  const UserMemoryOptions& user_memory,
+                                  const std::function<HelperPlace(uint32_t)>& place_of);
 
   [[nodiscard]] const std::vector<std::shared_ptr<ProtectionDomain>>& domains() const {
     return domains_;

@@ -2,11 +2,10 @@
 
 #include <fcntl.h>
 #include <linux/userfaultfd.h>
-#include <poll.h>
+#include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -29,9 +28,6 @@ constexpr const char* kRefusalRemedy =
     "allow the system call userfaultfd (the seccomp filter of the container; Linux 5.11 or newer "
     "for unprivileged users), or set RegistrationOptions::invalidation to kExplicit and call "
     "forget() before memory is unmapped";
-
-// How long the monitor's thread sleeps between its reads while poll fails.
-constexpr timespec kPauseWithoutPoll{0, 1'000'000};
 
 // The monitor of a process, or why there is none. Never destroyed: its thread runs until exit.
 struct Process {
@@ -119,6 +115,12 @@ absl::Status MappingMonitor::open() {
       !negotiate(kWanted | UFFD_FEATURE_PAGEFAULT_FLAG_WP)) {
     return make_errno_error(errno, ErrorScope::kProcess,
                             "userfaultfd lacks the events of this library", kRefusalRemedy);
+  }
+  ready_ = FileDescriptor(epoll_create1(EPOLL_CLOEXEC));
+  epoll_event wanted{.events = EPOLLIN, .data = {}};
+  if (!ready_.valid() || epoll_ctl(ready_.get(), EPOLL_CTL_ADD, events_.get(), &wanted) != 0) {
+    return make_errno_error(errno, ErrorScope::kProcess,
+                            "the events of userfaultfd cannot be awaited", "raise ulimit -n");
   }
   // The application's handlers must not run in this thread: they could unmap memory, and wait for
   // it for ever.
@@ -231,10 +233,9 @@ void MappingMonitor::mark(uintptr_t start, uintptr_t end) {
 void MappingMonitor::read_events() {
   std::array<uffd_msg, 16> messages;
   while (true) {
-    pollfd ready{events_.get(), POLLIN, 0};
-    // poll fails if the application lowers RLIMIT_NOFILE to 0. The thread must read all the same: a
-    // thread that unmaps memory waits for it.
-    if (poll(&ready, 1, -1) < 0 && errno != EINTR) nanosleep(&kPauseWithoutPoll, nullptr);
+    // Unlike poll, epoll_wait does not fail if the application lowers RLIMIT_NOFILE.
+    epoll_event ready{};
+    static_cast<void>(epoll_wait(ready_.get(), &ready, 1, -1));
     // Sequentially consistent: the odd number must be visible before the read releases the thread
     // that made the event.
     sequence_.fetch_add(1, std::memory_order_seq_cst);

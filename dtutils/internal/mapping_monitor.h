@@ -18,9 +18,9 @@
 // before the event exists. The monitor covers what happens after the call has returned, nothing
 // before.
 //
-// The monitor's thread takes no lock and does not allocate. Its only system calls are read, poll
-// and, while poll fails, nanosleep. The application may therefore unmap memory while it holds any
-// lock, including those of malloc.
+// The monitor's thread takes no lock and does not allocate. Its only system calls are epoll_wait,
+// which works under any limit of open files, and read. The application may therefore unmap memory
+// while it holds any lock, including those of malloc.
 #ifndef CARIAMA_DTUTILS_INTERNAL_MAPPING_MONITOR_H_
 #define CARIAMA_DTUTILS_INTERNAL_MAPPING_MONITOR_H_
 
@@ -102,6 +102,7 @@ class MappingMonitor {
 
   alignas(64) std::atomic<uint64_t> sequence_{0};
   alignas(64) FileDescriptor events_;
+  FileDescriptor ready_;  // an epoll of events_
   std::unique_ptr<Slot[]> slots_ = std::make_unique<Slot[]>(kMaxWatches);
   std::atomic<uint32_t> used_slots_{0};  // slots beyond were never used
   std::mutex mutex_;                     // never taken by the monitor's thread

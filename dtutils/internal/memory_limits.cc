@@ -55,11 +55,11 @@ absl::Status explain_no_memory(const MemoryLimits& limits, uint64_t bytes) {
                           " are pinned",
                       "raise it to at least " + format_bytes(needed) + " (ulimit -l " +
                           std::to_string(round_up(needed, kKiB) / kKiB) +
-                          "), or lower RegistrationOptions::max_bytes");
+                          "), or register less: lower RegistrationOptions::max_bytes");
   }
   return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
                     "registering " + size + ": the kernel has no memory for it",
-                    "lower RegistrationOptions::max_bytes");
+                    "free memory, or register less: lower RegistrationOptions::max_bytes");
 }
 
 }  // namespace cariama::internal

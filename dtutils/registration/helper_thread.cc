@@ -16,6 +16,12 @@ constexpr double kFade = 1.0 - 1.0 / 64;
 constexpr double kMostDeviation = 10e6;  // ns: a registration that took longer was interrupted
 constexpr int64_t kMostWakeDelay = 2'000'000;
 constexpr int64_t kNotGrantedPause = 100'000'000;
+// On a loaded machine a helper may wake this late. A post that expires meanwhile lets one helper
+// too many run.
+constexpr int64_t kPostExpires = 500'000'000;
+// The time in ns in which bytes that were deregistered disappear from the board.
+constexpr double kForgetBytes = 10e9;
+constexpr int kMostIdleDoublings = 3;
 constexpr int kMostRecordsPerStep = 64;
 constexpr int64_t kLookAfter = 50'000;  // the duration of a use, and half the noise of its begin
 constexpr uint64_t kPage = 4096;        // unit of the cost model, whatever the machine's page is
@@ -95,27 +101,6 @@ int64_t CostModel::predict(uint64_t pages) const {
 
 int64_t CostModel::predict_most(uint64_t pages) const {
   return predict(pages) + static_cast<int64_t>(deviation_);
-}
-
-void HelperBoard::post(uint32_t process, uint64_t bytes) {
-  if (process < kMaxProcesses) {
-    bytes_plus_one_[process].store(bytes + 1, std::memory_order_relaxed);
-  }
-}
-
-void HelperBoard::leave(uint32_t process) {
-  if (process < kMaxProcesses) bytes_plus_one_[process].store(0, std::memory_order_relaxed);
-}
-
-bool HelperBoard::keeps_helper(uint32_t process, uint32_t idle_cores) const {
-  if (process >= kMaxProcesses) return false;
-  const uint64_t mine = bytes_plus_one_[process].load(std::memory_order_relaxed);
-  uint32_t larger = 0;
-  for (uint32_t other = 0; other < kMaxProcesses; ++other) {
-    const uint64_t bytes = bytes_plus_one_[other].load(std::memory_order_relaxed);
-    if (bytes > mine || (bytes != 0 && bytes == mine && other < process)) ++larger;
-  }
-  return larger < idle_cores;
 }
 
 struct HelperPolicy::Record {
@@ -227,9 +212,14 @@ void HelperPolicy::attach(RegionControl* control) {
     thread_.join();
     stop_.store(false, std::memory_order_relaxed);
   }
-  if (control_ != nullptr && options_.board != nullptr) options_.board->leave(options_.process);
+  if (place_.board != nullptr) place_.board->leave(place_.helper);
   control_ = control;
+  place_ = control == nullptr ? HelperPlace{} : control->place();
   clear();
+  if (control != nullptr) {
+    const std::lock_guard lock(statistics_mutex_);
+    statistics_ = {};
+  }
   if (control == nullptr || !options_.own_thread) return;
   auto thread = internal::start_thread([this] { run(); });
   if (thread.ok()) {
@@ -258,6 +248,7 @@ void HelperPolicy::clear() {
   }
   idle_polls_ = 0;
   due_ = INT64_MAX;
+  posted_ = 0;
   granted_.store(true, std::memory_order_relaxed);
 }
 
@@ -560,11 +551,30 @@ int64_t HelperPolicy::next_look(int64_t now) {
 }
 
 bool HelperPolicy::granted() {
-  if (options_.board == nullptr) return true;
-  options_.board->post(options_.process, control_->registered_bytes());
-  const bool keeps = options_.board->keeps_helper(options_.process, options_.idle_cores);
-  granted_.store(keeps, std::memory_order_relaxed);
-  return keeps;
+  if (place_.board == nullptr || options_.sharing_helpers != 0) return true;
+  const int64_t now = control_->now();
+  // The longest time until the next step, and as much again for a thread that wakes late.
+  const int64_t pause =
+      std::max(kNotGrantedPause, std::chrono::nanoseconds(options_.poll_interval).count()
+                                     << kMostIdleDoublings);
+  const double left = 1 - static_cast<double>(now - posted_at_) / kForgetBytes;
+  posted_ =
+      std::max(static_cast<double>(control_->registered_bytes()), posted_ * std::max(left, 0.0));
+  posted_at_ = now;
+  place_.board->post(place_.helper, static_cast<uint64_t>(posted_), now + 2 * pause + kPostExpires);
+  const bool runs =
+      place_.board->may_run(place_.helper, options_.idle_cores.value_or(place_.idle_cores), now);
+  if (!runs && granted_.load(std::memory_order_relaxed)) leave_registered();
+  granted_.store(runs, std::memory_order_relaxed);
+  return runs;
+}
+
+// The deadlines of this time are old when the helper runs again.
+void HelperPolicy::leave_registered() {
+  waiting_.clear();
+  undecided_.clear();
+  registered_.clear();
+  known_.clear();
 }
 
 void HelperPolicy::note_wake_delay(int64_t now) {
@@ -609,7 +619,7 @@ int64_t HelperPolicy::step() {
     idle_polls_ = 0;
     due_ = next_look(now);
   } else {
-    idle_polls_ = std::min<int64_t>(idle_polls_ + 1, 3);
+    idle_polls_ = std::min<int64_t>(idle_polls_ + 1, kMostIdleDoublings);
     due_ = now + (std::chrono::nanoseconds(options_.poll_interval).count() << idle_polls_);
   }
   if (!waiting_.empty()) {
@@ -643,6 +653,7 @@ HelperStatistics HelperPolicy::statistics() const {
     result = statistics_;
   }
   result.forgotten = forgotten_count_.load(std::memory_order_relaxed);
+  result.runs = granted_.load(std::memory_order_relaxed);
   result.wake_delay = wake_delay_.load(std::memory_order_relaxed);
   return result;
 }

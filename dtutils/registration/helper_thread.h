@@ -67,24 +67,6 @@ class CARIAMA_DTUTILS_EXPORT CostModel {
   double deviation_ = 0;
 };
 
-// The board of a host, by which the processes decide which of them run a helper (the paper's
-// conservative policy, section 5). Each process posts its registered bytes, and reads whether it is
-// among the processes that keep a helper. The board lies in memory that the processes share;
-// zero-initialised memory is an empty board. Lock-free.
-class CARIAMA_DTUTILS_EXPORT HelperBoard {
- public:
-  static constexpr uint32_t kMaxProcesses = 256;
-  // Posts the registered bytes of the process with this number.
-  void post(uint32_t process, uint64_t bytes);
-  void leave(uint32_t process);
-  // Returns true if the process is among the `idle_cores` processes with the most registered bytes.
-  // Among processes with equal numbers of bytes, the lower process number is preferred.
-  [[nodiscard]] bool keeps_helper(uint32_t process, uint32_t idle_cores) const;
-
- private:
-  std::array<std::atomic<uint64_t>, kMaxProcesses> bytes_plus_one_;  // 0: no process
-};
-
 struct CARIAMA_DTUTILS_EXPORT HelperOptions {
   PredictorKind predictor_kind = PredictorKind::kContext;
   PredictorOptions predictor{};
@@ -112,15 +94,18 @@ struct CARIAMA_DTUTILS_EXPORT HelperOptions {
   size_t piece_bytes = 0;
   size_t piece_from = 0;
   // Aggressive core policy (section 5): the number n of helpers that share this helper's core,
-  // their time slice, and the cost of a switch. n * (t_slice + t_cs) is added to tp.
+  // their time slice, and the cost of a switch. n * (t_slice + t_cs) is added to tp. If n is not 0,
+  // the helper always runs, whatever the board says.
   uint32_t sharing_helpers = 0;
   std::chrono::microseconds time_slice{3000};
   std::chrono::microseconds context_switch{5};
-  // Conservative core policy: the board of the host, this process's number on it, and the number of
-  // cores that the application leaves idle. A process without a helper leaves memory pinned.
-  HelperBoard* board = nullptr;
-  uint32_t process = 0;
-  uint32_t idle_cores = 0;
+  // Conservative core policy, in effect if RegistrationOptions::place has a board (in a fabric it
+  // has one): the number of cores of the host on which helpers may run, each on its own. The
+  // helpers with the most registered bytes run. A number of bytes counts for some seconds after they
+  // are deregistered; otherwise a helper would lose its core by its own work. While a helper does not run, its process leaves
+  // memory registered, within the budget. Empty: HelperPlace::idle_cores. UINT32_MAX: the helper
+  // always runs.
+  std::optional<uint32_t> idle_cores{};
   // false: no thread; the owner calls step(). For simulations with a clock of their own.
   bool own_thread = true;
 
@@ -130,6 +115,7 @@ struct CARIAMA_DTUTILS_EXPORT HelperOptions {
   [[nodiscard]] static HelperOptions improved();
 };
 
+// The numbers since the policy was attached to its cache (the last one, if it serves none).
 struct HelperStatistics {
   uint64_t steps = 0;        // wake-ups
   uint64_t records = 0;      // taken from the DQ
@@ -138,6 +124,7 @@ struct HelperStatistics {
   uint64_t kept = 0;  // the next use was too near
   uint64_t registered_ahead = 0;
   uint64_t given_up = 0;        // registered ahead and not used
+  bool runs = true;             // now: the board grants this helper a core
   uint64_t forgotten = 0;       // now: regions that the cache has forgotten, the helper not yet
   int64_t cpu_nanoseconds = 0;  // of the helper's thread
   int64_t wake_delay = 0;       // by which the helper wakes late, ns
@@ -196,6 +183,7 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
   void take_forgotten();
   void drop_forgotten();
   void discard_records();
+  void leave_registered();
   [[nodiscard]] bool take_record();
   void process_record(Communicator& from, const Record& record);
   void reconsider(uint64_t region, Known& known);
@@ -220,6 +208,9 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
   const HelperOptions options_;
   const uint64_t serial_;
   RegionControl* control_ = nullptr;
+  HelperPlace place_;
+  double posted_ = 0;      // bytes on the board
+  int64_t posted_at_ = 0;  // 0: never
 
   std::mutex communicators_mutex_;  // set-up of a thread's queue only
   std::array<std::atomic<Communicator*>, kMaxThreads> communicators_{};

@@ -28,6 +28,7 @@
 
 #include "absl/status/statusor.h"
 #include "dtutils/export.h"
+#include "dtutils/registration/helper_board.h"
 
 namespace cariama {
 
@@ -71,7 +72,8 @@ class CARIAMA_DTUTILS_EXPORT RegionControl {
   // Return the bytes that are registered now, and the budget in bytes.
   [[nodiscard]] virtual uint64_t registered_bytes() const = 0;
   [[nodiscard]] virtual uint64_t max_bytes() const = 0;
-  [[nodiscard]] virtual int64_t now() const = 0;  // the cache's clock, in ns
+  [[nodiscard]] virtual int64_t now() const = 0;                  // the cache's clock, in ns
+  [[nodiscard]] virtual HelperPlace place() const { return {}; }  // RegistrationOptions::place
 };
 
 // Decides how long the registrations of one cache stay after their uses. Several threads may call

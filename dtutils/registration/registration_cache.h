@@ -98,6 +98,9 @@ struct RegistrationOptions {
   Invalidation invalidation = Invalidation::kAutomatic;
   std::shared_ptr<RegistrationPolicy> policy{};  // default: lru
   int64_t (*clock)() = registration_clock;       // ns; simulations replace it
+  // The place of the policy's helper on the board of the host. A fabric sets it, unless
+  // it has a board already.
+  HelperPlace place{};
   // Called after each change of the registered bytes with (time in ns, bytes), for plots. The
   // caller holds a lock, so the function must not call the cache.
   std::function<void(int64_t, uint64_t)> on_change{};
@@ -208,6 +211,7 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   [[nodiscard]] uint64_t registered_bytes() const override;
   [[nodiscard]] uint64_t max_bytes() const override { return options_.max_bytes; }
   [[nodiscard]] int64_t now() const override { return options_.clock(); }
+  [[nodiscard]] HelperPlace place() const override { return options_.place; }
 
   [[nodiscard]] static bool hold(Entry& entry, uintptr_t start, uintptr_t end);
   [[nodiscard]] std::atomic<Entry*>& hint(uintptr_t start) const;

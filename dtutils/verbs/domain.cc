@@ -2,14 +2,13 @@
 
 #include <cerrno>
 #include <cstdint>
-#include <fstream>
 #include <limits>
 #include <string>
 #include <utility>
 
 #include "dtutils/error.h"
 #include "dtutils/internal/byte_size.h"
-#include "dtutils/system_info.h"
+#include "dtutils/internal/memory_limits.h"
 #include "dtutils/verbs/completion_channel.h"
 #include "dtutils/verbs/completion_queue.h"
 #include "dtutils/verbs/queue_pair.h"
@@ -48,28 +47,9 @@ int access_flags(Access access) {
   return flags;
 }
 
-// Returns the bytes that this process has pinned; the kernel counts them against memlock.
-uint64_t pinned_bytes() {
-  std::ifstream file("/proc/self/status");
-  for (std::string word; file >> word;) {
-    uint64_t kilobytes = 0;
-    if (word == "VmPin:" && file >> kilobytes) return kilobytes * 1024;
-  }
-  return 0;
-}
-
 absl::Status registration_error(int error, size_t length) {
   const std::string size = internal::format_bytes(length);
-  // ENOMEM means either that memory ran out or that the limit was reached; only the limit can be
-  // checked here.
-  const MemoryLockLimit limit = query_memory_lock_limit();
-  if (error == ENOMEM && !limit.may_exceed && limit.soft_bytes != kUnlimited) {
-    const uint64_t pinned = pinned_bytes();
-    std::string what = "memlock is " + internal::format_bytes(limit.soft_bytes);
-    if (pinned > 0) what += " with " + internal::format_bytes(pinned) + " of it in use";
-    return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
-                      what + ", a " + size + " region needs more", "raise ulimit -l");
-  }
+  if (error == ENOMEM) return internal::explain_no_memory(internal::query_memory_limits(), length);
   if (error == EFAULT || error == EINVAL) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
                       "registering " + size + ": part of it is not mapped, or not writable",

@@ -34,7 +34,7 @@ int64_t virtual_clock() { return virtual_time.load(); }
 class VirtualCache {
  public:
   explicit VirtualCache(std::shared_ptr<RegistrationPolicy> policy,
-                        uint64_t max_bytes = uint64_t{1} << 40)
+                        uint64_t max_bytes = uint64_t{1} << 40, HelperPlace place = {})
       : helper_(std::dynamic_pointer_cast<HelperPolicy>(policy)) {
     virtual_time = 0;
     auto pinner = std::make_shared<CountingPinner>();
@@ -46,6 +46,7 @@ class VirtualCache {
     options.clock = virtual_clock;
     options.policy = std::move(policy);
     options.max_bytes = max_bytes;
+    options.place = std::move(place);
     cache = RegistrationCache::create(pinner, options).value();
   }
   ~VirtualCache() {
@@ -384,29 +385,97 @@ TEST(HelperPolicy, GivesUpWhatIsNotUsed) {
   EXPECT_EQ(policy->statistics().given_up, 1u);
 }
 
+constexpr uint64_t kNoLimit = uint64_t{1} << 40;
+
 TEST(HelperPolicy, WithoutAnIdleCoreMemoryStaysPinned) {
-  static HelperBoard board;
-  HelperOptions options;
-  options.board = &board;
-  options.idle_cores = 0;
-  auto policy = stepped_helper(options);
+  auto policy = stepped_helper();
   const MappedPages pages(1);
-  VirtualCache it(policy);
+  VirtualCache it(policy, kNoLimit, {.board = std::make_shared<HelperBoard>(), .idle_cores = 0});
   it.run_until(kMillisecond);
   ASSERT_TRUE(it.cache->acquire(pages.get(), 1).ok());
   it.run_until(500 * kMillisecond);
   EXPECT_EQ(it.counts->bytes, kTestPage);
   EXPECT_EQ(policy->statistics().records, 0u);
+  EXPECT_FALSE(policy->statistics().runs);
+}
+
+// Options of the user that do not leave the decision to the board.
+TEST(HelperPolicy, TheUserMayRunHelpersOnBusyCores) {
+  HelperOptions aggressive;
+  aggressive.sharing_helpers = 2;
+  HelperOptions always;
+  always.idle_cores = UINT32_MAX;
+  for (const HelperOptions& options : {aggressive, always}) {
+    auto policy = stepped_helper(options);
+    const MappedPages pages(1);
+    VirtualCache it(policy, kNoLimit, {.board = std::make_shared<HelperBoard>(), .idle_cores = 0});
+    it.run_until(kMillisecond);
+    ASSERT_TRUE(it.cache->acquire(pages.get(), 1).ok());
+    it.run_until(500 * kMillisecond);
+    EXPECT_EQ(it.counts->bytes, 0u);
+    EXPECT_TRUE(policy->statistics().runs);
+  }
+}
+
+// One idle core and two processes: the process with more registered bytes has the helper. When its
+// posts end, as if it were killed, the other one gets it.
+TEST(HelperPolicy, TheHelperOfAKilledProcessIsReplaced) {
+  auto board = std::make_shared<HelperBoard>();
+  board->post(0, uint64_t{1} << 30, 3000 * kMillisecond);
+  auto policy = stepped_helper();
+  const MappedPages pages(1);
+  VirtualCache it(policy, kNoLimit, {.board = board, .helper = 1, .idle_cores = 1});
+  const auto use_at = [&](int64_t time) {
+    it.run_until(time);
+    EXPECT_TRUE(it.cache->acquire(pages.get(), 1).ok());
+    it.run_until(time + 200 * kMillisecond);
+  };
+  use_at(100 * kMillisecond);
+  EXPECT_EQ(it.counts->bytes, kTestPage);
+  EXPECT_FALSE(policy->statistics().runs);
+  use_at(2000 * kMillisecond);
+  EXPECT_EQ(it.counts->bytes, kTestPage);
+  it.run_until(3500 * kMillisecond);
+  EXPECT_TRUE(policy->statistics().runs);
+  use_at(4000 * kMillisecond);
+  EXPECT_EQ(it.counts->bytes, 0u);
+  // The other process comes back, was only stopped. What the helper meant to register is left.
+  board->post(0, uint64_t{1} << 30, INT64_MAX);
+  it.run_until(5000 * kMillisecond);
+  EXPECT_FALSE(policy->statistics().runs);
+  it.run_until(20000 * kMillisecond);
+  EXPECT_EQ(it.counts->bytes, 0u);
+}
+
+// The numbers of the cache before are not those of this one.
+TEST(HelperPolicy, StatisticsAreThoseOfOneCache) {
+  auto policy = stepped_helper();
+  const MappedPages pages(1);
+  const auto use = [&](int rounds) {
+    VirtualCache it(policy);
+    for (int64_t round = 1; round <= rounds; ++round) {
+      it.run_until(round * 50 * kMillisecond);
+      EXPECT_TRUE(it.cache->acquire(pages.get(), 1).ok());
+    }
+    it.run_until((rounds * 50 + 10) * kMillisecond);
+  };
+  use(8);
+  const HelperStatistics first = policy->statistics();  // the cache has ended
+  EXPECT_EQ(first.records, 8u);
+  EXPECT_NE(first.registered_ahead, 0u);
+  EXPECT_NE(first.errors.predictions, 0u);
+  use(2);
+  const HelperStatistics second = policy->statistics();
+  EXPECT_EQ(second.records, 2u);
+  EXPECT_EQ(second.registered_ahead, 0u);
+  EXPECT_EQ(second.errors.predictions, 0u);
+  EXPECT_LT(second.steps, first.steps);
 }
 
 // Names of regions that the cache has forgotten are not collected where no helper needs them.
 TEST(HelperPolicy, ForgottenRegionsTakeNoMemoryWithoutAnIdleCore) {
-  static HelperBoard board;
-  HelperOptions options;
-  options.board = &board;
-  options.idle_cores = 0;
-  auto policy = stepped_helper(options);
-  VirtualCache it(policy);
+  auto policy = stepped_helper();
+  VirtualCache it(policy, kNoLimit, {.board = std::make_shared<HelperBoard>(), .idle_cores = 0});
   for (uint64_t round = 0; round < 100'000; ++round) {
     policy->forgotten({round});
     if (round % 1000 == 999) static_cast<void>(policy->step());

@@ -142,18 +142,39 @@ TEST(CostModel, FitsTheCosts) {
   EXPECT_NEAR(static_cast<double>(one_size.predict(16)), 2000, 10);
 }
 
-TEST(HelperBoard, TheLargestProcessesKeepTheirHelpers) {
+TEST(HelperBoard, TheHelpersWithTheMostBytesRun) {
   static HelperBoard board;
-  board.post(3, 100);
-  board.post(5, 300);
-  board.post(9, 300);
-  EXPECT_FALSE(board.keeps_helper(5, 0)) << "no idle core, no helper";
-  EXPECT_TRUE(board.keeps_helper(5, 1));
-  EXPECT_FALSE(board.keeps_helper(9, 1));
-  EXPECT_TRUE(board.keeps_helper(9, 2));
-  EXPECT_FALSE(board.keeps_helper(3, 2));
+  board.post(3, 100, 1000);
+  board.post(5, 300, 1000);
+  board.post(9, 300, 1000);
+  EXPECT_FALSE(board.may_run(5, 0, 1)) << "no idle core, no helper";
+  EXPECT_TRUE(board.may_run(5, 1, 1));
+  EXPECT_FALSE(board.may_run(9, 1, 1));
+  EXPECT_TRUE(board.may_run(9, 2, 1));
+  EXPECT_FALSE(board.may_run(3, 2, 1));
+  EXPECT_FALSE(board.may_run(4, 4, 1)) << "it has posted nothing";
   board.leave(5);
-  EXPECT_TRUE(board.keeps_helper(3, 2));
+  EXPECT_FALSE(board.may_run(5, 3, 1));
+  EXPECT_TRUE(board.may_run(3, 2, 1));
+}
+
+TEST(HelperBoard, APostExpires) {
+  static HelperBoard board;
+  board.post(0, 300, 1000);  // of a process that is killed
+  board.post(HelperBoard::kMaxHelpers - 1, 100, 3000);
+  EXPECT_FALSE(board.may_run(HelperBoard::kMaxHelpers - 1, 1, 999));
+  EXPECT_TRUE(board.may_run(HelperBoard::kMaxHelpers - 1, 1, 1000));
+  EXPECT_FALSE(board.may_run(0, 1, 1000));
+  board.post(0, 300, 2000);  // it was only stopped
+  EXPECT_TRUE(board.may_run(0, 1, 1500));
+  EXPECT_FALSE(board.may_run(HelperBoard::kMaxHelpers - 1, 1, 1500));
+}
+
+TEST(HelperBoard, HelpersWithoutRoomDoNotRun) {
+  static HelperBoard board;
+  board.post(HelperBoard::kMaxHelpers, 1, 1000);
+  EXPECT_FALSE(board.may_run(HelperBoard::kMaxHelpers, 1000, 1));
+  board.leave(HelperBoard::kMaxHelpers);
 }
 
 TEST(GapPredictor, PredictsTheNextUseAtAnyCallSite) {

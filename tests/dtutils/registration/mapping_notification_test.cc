@@ -1,0 +1,199 @@
+// The notification of changed mappings, seen from the thread that changes one: it never waits for a
+// lock that it holds itself (docs/registration.md, obligation 4), and the monitor's thread does
+// nothing but read events.
+#include <gtest/gtest.h>
+#include <malloc.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <memory>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "dtutils/file_descriptor.h"
+#include "dtutils/registration/registration_cache.h"
+#include "tests/dtutils/registration/pinning_domain.h"
+
+namespace cariama {
+namespace {
+
+using ::cariama::testing::CountingPinner;
+using ::cariama::testing::kTestPage;
+using ::cariama::testing::MappedPages;
+
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr bool kSanitized = true;
+#elif defined(__has_feature)
+constexpr bool kSanitized = __has_feature(thread_sanitizer) || __has_feature(address_sanitizer);
+#else
+constexpr bool kSanitized = false;
+#endif
+
+std::unique_ptr<RegistrationCache> make_watching_cache(RegistrationOptions options = {}) {
+  options.max_bytes = uint64_t{1} << 30;
+  return RegistrationCache::create(std::make_shared<CountingPinner>(), std::move(options)).value();
+}
+
+bool touch(RegistrationCache& cache, const void* address, size_t bytes) {
+  auto acquired = cache.acquire(address, bytes);
+  EXPECT_TRUE(acquired.ok()) << acquired.status();
+  return acquired.ok() && acquired->was_hit();
+}
+
+// A child has a monitor of its own, and an end of its own if it hangs. ThreadSanitizer does not
+// permit threads after fork.
+class MappingNotification : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (kSanitized) GTEST_SKIP() << "needs glibc's malloc, and threads after fork";
+    if (!make_watching_cache()->watches()) GTEST_SKIP() << "userfaultfd is refused";
+  }
+};
+
+// The exit code of a child that runs `body`: 0 if it returned true.
+template <typename Body>
+int exit_code_in_child(const Body& body) {
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);  // ends a munmap() that waits for ever
+    _exit(body() ? 0 : 1);
+  }
+  int status = 0;
+  if (waitpid(child, &status, 0) != child) return -1;
+  return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+}
+
+// free() returns the top of the heap to the kernel while it holds the lock of the only arena. A
+// monitor that allocated would wait for this lock, and free() for the monitor.
+TEST_F(MappingNotification, FreeMayUnmapWhileItHoldsTheLockOfMalloc) {
+  EXPECT_EQ(exit_code_in_child([] {
+              mallopt(M_ARENA_MAX, 1);
+              mallopt(M_MMAP_THRESHOLD, 32 << 20);
+              mallopt(M_TRIM_THRESHOLD, 0);
+              mallopt(M_TOP_PAD, 0);
+              const auto cache = make_watching_cache();
+              for (int round = 0; round < 200; ++round) {
+                constexpr size_t kBytes = size_t{4} << 20;
+                auto* const block = static_cast<char*>(std::malloc(kBytes));
+                const auto address = reinterpret_cast<uintptr_t>(block);
+                block[0] = 1;
+                // The pages that are of the block alone, and are unmapped with it.
+                const uintptr_t from = (address + kTestPage) / kTestPage * kTestPage;
+                const auto* const pages = reinterpret_cast<const char*>(from);
+                const size_t bytes = (address + kBytes - from) / kTestPage * kTestPage;
+                if (touch(*cache, pages, bytes) || !touch(*cache, pages, bytes)) return false;
+                std::free(block);
+              }
+              return cache->statistics().invalidations >= 199;
+            }),
+            0);
+}
+
+// The cache calls on_change with its lock held.
+TEST_F(MappingNotification, MemoryMayBeUnmappedUnderTheLockOfTheCache) {
+  EXPECT_EQ(exit_code_in_child([] {
+              for (int round = 0; round < 200; ++round) {
+                MappedPages unmapped(4);
+                const MappedPages used(4);
+                std::atomic<bool> armed{false};
+                RegistrationOptions options;
+                options.on_change = [&](int64_t, uint64_t) {
+                  if (armed.exchange(false)) unmapped.unmap();
+                };
+                const auto cache = make_watching_cache(std::move(options));
+                touch(*cache, unmapped.get(), unmapped.bytes());
+                armed = true;
+                touch(*cache, used.get(), used.bytes());
+                if (armed || unmapped.get() != nullptr) return false;
+                if (!touch(*cache, used.get(), used.bytes())) return false;
+              }
+              return true;
+            }),
+            0);
+}
+
+// A handler may unmap memory. In the monitor's thread it would wait for itself.
+TEST_F(MappingNotification, TheMonitorRunsNoSignalHandler) {
+  static std::atomic<int> handled;
+  handled = 0;
+  EXPECT_EQ(exit_code_in_child([] {
+              const auto cache = make_watching_cache();
+              struct sigaction action {};
+              action.sa_handler = [](int) { ++handled; };
+              sigset_t usual;
+              sigemptyset(&usual);
+              sigaddset(&usual, SIGUSR1);
+              if (sigaction(SIGUSR1, &action, nullptr) != 0) return false;
+              // Now the monitor's thread is the only other thread of the process.
+              pthread_sigmask(SIG_BLOCK, &usual, nullptr);
+              kill(getpid(), SIGUSR1);
+              for (int round = 0; round < 100; ++round) {
+                MappedPages pages(1);
+                touch(*cache, pages.get(), 1);
+                pages.unmap();
+                touch(*cache, &round, 1);  // waits until the monitor has processed the event
+              }
+              sigset_t pending;
+              sigpending(&pending);
+              if (handled != 0 || sigismember(&pending, SIGUSR1) != 1) return false;
+              pthread_sigmask(SIG_UNBLOCK, &usual, nullptr);
+              return handled == 1;
+            }),
+            0);
+}
+
+// Returns how often the threads of a process gave up their cores by themselves.
+uint64_t voluntary_switches(pid_t process) {
+  uint64_t sum = 0;
+  const std::filesystem::path tasks = "/proc/" + std::to_string(process) + "/task";
+  for (const auto& task : std::filesystem::directory_iterator(tasks)) {
+    std::ifstream status(task.path() / "status");
+    std::string word;
+    uint64_t count = 0;
+    while (status >> word) {
+      if (word == "voluntary_ctxt_switches:" && status >> count) sum += count;
+    }
+  }
+  return sum;
+}
+
+// poll(2) fails if a program lowers its limit of descriptors to 0. A monitor that then looked every
+// millisecond would wake a hundred times here.
+TEST_F(MappingNotification, TheMonitorSleepsWithoutDescriptors) {
+  int ends[2];
+  ASSERT_EQ(pipe(ends), 0);
+  FileDescriptor ready(ends[0]);
+  FileDescriptor tell(ends[1]);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(60);
+    const auto cache = make_watching_cache();
+    const rlimit none{0, 0};
+    MappedPages pages(1);
+    touch(*cache, pages.get(), 1);
+    if (setrlimit(RLIMIT_NOFILE, &none) != 0) _exit(1);
+    pages.unmap();  // now the monitor sleeps in its next wait
+    if (write(tell.get(), "", 1) != 1) _exit(1);
+    while (true) pause();
+  }
+  tell.reset();
+  char byte = 0;
+  EXPECT_EQ(read(ready.get(), &byte, 1), 1);
+  const uint64_t before = voluntary_switches(child);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_LE(voluntary_switches(child), before + 20);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+}
+
+}  // namespace
+}  // namespace cariama
