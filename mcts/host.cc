@@ -138,9 +138,12 @@ internal::Reception::~Reception() {
 void internal::Reception::end_post() { this_worker->posts.end(caller_); }
 
 void internal::check_refusal(const absl::Status& refusal) {
-  if (refusal.code() != absl::StatusCode::kResourceExhausted) return;
+  if (absl::IsResourceExhausted(refusal) || absl::IsInternal(refusal)) end_for_lost_calls(refusal);
+}
+
+void internal::end_for_lost_calls(const absl::Status& failure) {
   std::fprintf(stderr, "cariama: the search cannot send a call: %s\n",
-               std::string(refusal.message()).c_str());
+               std::string(failure.message()).c_str());
   ::_exit(1);
 }
 
@@ -259,7 +262,7 @@ bool Host::round(HostThread& self) {
 
 void Host::rest(HostThread& self, Deadline deadline, const std::function<bool()>& until) {
   const TraceScope trace("mcts", "idle");
-  if (self.aggregators != nullptr) self.aggregators->flush();
+  if (self.aggregators != nullptr) self.aggregators->check();
   if (self.index == 0) look_for_deaths();
   const auto start = steady_clock::now();
   deadline = std::min(deadline, start + kHeartbeat);

@@ -142,6 +142,11 @@ size_t Dispatch::consume(uint32_t index, size_t most, bool marks) {
   if (!(marks ? worker.try_consume_or_mark() : inbox.try_consume())) return 0;
   size_t count = 0;
   {
+    // Also after an exception (no memory): otherwise no later call of the worker would run.
+    const struct Done {
+      ~Done() { inbox.done(); }
+      Inbox& inbox;
+    } done{inbox};
     const ConsumingScope consuming({&workers_, index});
     // In turns: neither of the two waits while the other one always has calls.
     for (bool more = true; more && count < most;) {
@@ -156,7 +161,6 @@ size_t Dispatch::consume(uint32_t index, size_t most, bool marks) {
       count += ran;
     }
   }
-  inbox.done();
   if (count != 0) workers_.notify_waiters();
   return count;
 }

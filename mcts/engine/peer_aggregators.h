@@ -4,6 +4,7 @@
 #define CARIAMA_MCTS_ENGINE_PEER_AGGREGATORS_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -43,8 +44,11 @@ class CARIAMA_MCTS_EXPORT Reception {
   const Rank caller_;
   bool accepted_;
 };
-// Ends the process with a message if `refusal` says that a call was refused for lack of memory.
+// Ends the process with a message if a call was refused with this error for a cause that only the
+// end of the process mends: lack of memory, or an error of the destination's process.
 CARIAMA_MCTS_EXPORT void check_refusal(const absl::Status& refusal);
+// Ends the process with a message: calls that were accepted cannot be sent.
+[[noreturn]] CARIAMA_MCTS_EXPORT void end_for_lost_calls(const absl::Status& failure);
 }  // namespace internal
 
 // Not thread-safe, except messages() and bytes(): only the thread that owns it may use it.
@@ -53,19 +57,21 @@ class PeerAggregators {
   // A buffer of this length fits into a call, with its function.
   static constexpr uint64_t kMostBufferBytes = MessengerOptions{}.chunk_bytes - 1024;
 
-  // Requires: `posts` outlives this object.
-  PeerAggregators(ThreadContext& thread, Aggregation kind, PostCounts& posts)
-      : aggregators_(std::in_place_index<0>, thread, channel_options()),
+  // timeout: see MessengerOptions. Requires: `posts` outlives this object.
+  PeerAggregators(ThreadContext& thread, Aggregation kind, PostCounts& posts,
+                  std::chrono::milliseconds timeout = MessengerOptions{}.timeout)
+      : aggregators_(std::in_place_index<0>, thread, channel_options(timeout)),
         fabric_(thread.fabric()),
         posts_(posts),
         used_(thread.fabric().total_threads()) {
-    if (kind == Aggregation::kOverflow) aggregators_.emplace<1>(thread, channel_options());
+    if (kind == Aggregation::kOverflow) aggregators_.emplace<1>(thread, channel_options(timeout));
   }
 
   // Send a call to a thread, like CallInterface::call and call_buffer. The call may stay batched
-  // until flush(). They return false if the call was not accepted: the destination has failed, or
-  // the call is longer than a chunk. If there is no memory for the call, this process ends; if the
-  // function throws, for example because there is no memory, the destination's process ends: an
+  // until flush(). They return false if the call was not accepted: the destination has failed, it
+  // has granted no chunk within MessengerOptions::timeout, or the call is longer than a chunk. If
+  // there is no memory for the call, here or in the destination's process, this process ends; if
+  // the function throws, for example because there is no memory, the destination's process ends: an
   // exception of a one-way call is not reported, so the search would wait for the function's effect
   // without end. A call that arrives when the destination's host has ended, or when it has marked
   // this process as dead, does nothing.
@@ -77,26 +83,44 @@ class PeerAggregators {
   bool call_buffer(ThreadId thread, const F& function, std::span<const std::byte> buffer) {
     return send_buffer(thread, function, buffer, [](internal::Reception&) {});
   }
-  // Like call() and call_buffer(), and count the call at both ends (PostCounts).
+  // Like call_buffer(), for an answer, which the destination waits for without end: if no chunk is
+  // granted in time, the call is deferred, so that only a failed destination loses it.
+  template <typename F>
+  bool answer_buffer(ThreadId thread, const F& function, std::span<const std::byte> buffer) {
+    return send_buffer<kDeferred>(thread, function, buffer, [](internal::Reception&) {});
+  }
+  // Like call() and call_buffer(), and count the call at both ends (PostCounts). The call is
+  // deferred like that of answer_buffer().
   template <typename F>
   bool post(ThreadId thread, const F& function) {
     return count_post(thread, [&] {
-      return send_call(thread, function, [](internal::Reception& run) { run.end_post(); });
+      return send_call<kDeferred>(thread, function,
+                                  [](internal::Reception& run) { run.end_post(); });
     });
   }
   template <typename F>
   bool post_buffer(ThreadId thread, const F& function, std::span<const std::byte> buffer) {
     return count_post(thread, [&] {
-      return send_buffer(thread, function, buffer,
-                         [](internal::Reception& run) { run.end_post(); });
+      return send_buffer<kDeferred>(thread, function, buffer,
+                                    [](internal::Reception& run) { run.end_post(); });
     });
   }
 
   // Publishes all batched calls.
   void flush() {
-    if (!dirty_) return;
+    if (dirty_) check();
+  }
+  // Publishes all batched calls, and looks for channels that have failed. If the destination of one
+  // is not considered failed, the search would wait without end for the calls that the channel has
+  // lost: this process ends with a message, after kPatience if the error is UNAVAILABLE, since the
+  // failure of the destination may be detected later than that of the channel. Called repeatedly
+  // while the thread has no work.
+  void check() {
     dirty_ = false;
-    std::visit([](auto& aggregators) { static_cast<void>(aggregators.flush_all()); }, aggregators_);
+    const absl::Status published =
+        std::visit([](auto& aggregators) { return aggregators.flush_all(); }, aggregators_);
+    if (!published.ok()) [[unlikely]]
+      check_failed();
   }
   void shutdown(Deadline deadline) {
     std::visit([&](auto& aggregators) { static_cast<void>(aggregators.shutdown_all(deadline)); },
@@ -128,43 +152,50 @@ class PeerAggregators {
   [[nodiscard]] uint64_t bytes() const { return bytes_.value(); }
 
  private:
+  // Time from the failure of a channel to the end of the process, unless the destination is
+  // considered failed by then.
+  static constexpr std::chrono::seconds kPatience{10};
+
+  // The action after a refusal because no chunk was granted in time.
+  enum IfLate : bool { kRefused, kDeferred };
+
   // The bytes of deferred calls have no limit. A handler cannot wait for room, so beyond a limit
   // its answer would be refused, and the requester would wait for it without end. The search limits
   // the requests in flight: for each copy, ticket and offer there is one.
-  [[nodiscard]] static MessengerOptions channel_options() {
+  [[nodiscard]] static MessengerOptions channel_options(std::chrono::milliseconds timeout) {
     MessengerOptions options;
+    options.timeout = timeout;
     options.deferred_bytes = UINT64_MAX;
     options.first_chunk_bytes = options.chunk_bytes;  // a search fills its channels at once
     return options;
   }
 
   // ended: called in the destination with the Reception, after the function. It has no captures.
-  template <typename F, typename Ended>
+  template <IfLate kIfLate = kRefused, typename F, typename Ended>
   bool send_call(ThreadId thread, const F& function, const Ended&) {
     count_message(sizeof(F));
-    return send(thread, [&](auto& aggregators) -> CallResult {
-      return aggregators.call(thread, [function, caller = fabric_.rank()]() noexcept {
-        internal::Reception run(caller);
-        if (!run.accepted()) return;
-        function();
-        Ended()(run);
-      });
+    const auto call = [function, caller = fabric_.rank()]() noexcept {
+      internal::Reception run(caller);
+      if (!run.accepted()) return;
+      function();
+      Ended()(run);
+    };
+    return send<kIfLate>(thread, [&]<WhenFull kWhenFull>(auto& aggregators) -> CallResult {
+      return aggregators.template call<kWhenFull>(thread, call);
     });
   }
-  template <typename F, typename Ended>
+  template <IfLate kIfLate = kRefused, typename F, typename Ended>
   bool send_buffer(ThreadId thread, const F& function, std::span<const std::byte> buffer,
                    const Ended&) {
     count_message(sizeof(F) + buffer.size());
-    return send(thread, [&](auto& aggregators) -> CallResult {
-      return aggregators.call_buffer(
-          thread,
-          [function, caller = fabric_.rank()](void* data, uint64_t size) noexcept {
-            internal::Reception run(caller);
-            if (!run.accepted()) return;
-            function(data, size);
-            Ended()(run);
-          },
-          buffer);
+    const auto call = [function, caller = fabric_.rank()](void* data, uint64_t size) noexcept {
+      internal::Reception run(caller);
+      if (!run.accepted()) return;
+      function(data, size);
+      Ended()(run);
+    };
+    return send<kIfLate>(thread, [&]<WhenFull kWhenFull>(auto& aggregators) -> CallResult {
+      return aggregators.template call_buffer<kWhenFull>(thread, call, buffer);
     });
   }
   template <typename Send>
@@ -183,17 +214,47 @@ class PeerAggregators {
     internal::note_malformed("it names a thread that does not exist");
     return false;
   }
-  template <typename Call>
+  // call: sends a call through one of the aggregators with the given policy.
+  template <IfLate kIfLate, typename Call>
   bool send(ThreadId thread, Call&& call) {
     if (!exists(thread)) return false;
     used_[thread] = true;
-    const CallResult sent = std::visit(call, aggregators_);
+    const auto issue = [&]<WhenFull kWhenFull>() {
+      return std::visit(
+          [&](auto& aggregators) { return call.template operator()<kWhenFull>(aggregators); },
+          aggregators_);
+    };
+    CallResult sent = issue.template operator()<Retry>();
+    if constexpr (kIfLate == kDeferred) {
+      // Waits also here for the first chunk of a channel. If the destination fails, so does the
+      // channel.
+      while (absl::IsDeadlineExceeded(sent.status()))
+        [[unlikely]] sent = issue.template operator()<RetryAsync>();
+    }
     if (!sent.ok()) [[unlikely]]
       internal::check_refusal(sent.status());
     // Set after the call, not before: a call that has to open or grow its channel first runs
     // received calls. These may flush and clear dirty_ while this call is not yet batched.
     dirty_ = true;
     return sent.ok();
+  }
+  // Looks for channels that have failed.
+  void check_failed() {
+    absl::Status failed;
+    for (uint32_t thread = 0; thread < used_.size() && !fabric_.finalized(); ++thread) {
+      if (!used_[thread]) continue;
+      const absl::Status status =
+          std::visit([&](auto& aggregators) { return aggregators[thread].flush(); }, aggregators_);
+      if (!status.ok() && fabric_.peer_status(fabric_.rank_of(thread)).ok()) failed.Update(status);
+    }
+    const auto now = std::chrono::steady_clock::now();
+    if (failed.ok()) {
+      failed_since_ = {};
+    } else if (failed_since_ == std::chrono::steady_clock::time_point()) {
+      failed_since_ = now;
+    }
+    if (failed.ok() || (absl::IsUnavailable(failed) && now - failed_since_ < kPatience)) return;
+    internal::end_for_lost_calls(failed);
   }
   void count_message(uint64_t bytes) {
     bytes_.add(bytes);
@@ -207,6 +268,7 @@ class PeerAggregators {
   std::atomic<uint64_t> messages_{0};
   Counter bytes_;
   bool dirty_ = false;
+  std::chrono::steady_clock::time_point failed_since_{};  // of a channel to a living process
 };
 
 }  // namespace cariama::mcts

@@ -435,7 +435,7 @@ class Worker {
     // would wait for the rollouts without end.
     constexpr size_t kMost = PeerAggregators::kMostBufferBytes / sizeof(Sample<G>);
     const auto samples = job.samples();
-    thread_.aggregators->call_buffer(
+    thread_.aggregators->answer_buffer(
         to, [answer](void* data, uint64_t bytes) { here().on_answer(answer, data, bytes); },
         std::as_bytes(samples.first(std::min(samples.size(), kMost))));
   }

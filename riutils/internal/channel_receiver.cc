@@ -235,14 +235,23 @@ bool ChannelReceiver::step(uint64_t word, Cursor& cursor) {
     if (header.function == EndMarker::kFunction) {
       consumed_before_ += static_cast<uint64_t>(cursor.at - first_);
       first_ = position_ = cursor.at;
-      if (!end_of_chunk(header)) {
-        // The end marker is read again when its chunks are known, and so is its trailing word: the
-        // sender may have overwritten both.
+      // The end marker is read again when its chunks are known, and so is its trailing word: the
+      // sender may have overwritten both.
+      const auto read_again = [&] {
         if constexpr (kTrailing) {
           publication_ = nullptr;
           cursor.limit = cursor.at;
         }
-        return false;
+      };
+      try {
+        if (!end_of_chunk(header)) {
+          read_again();
+          return false;
+        }
+      } catch (...) {  // no memory to take the chunks
+        read_again();
+        limit_ = cursor.limit;
+        throw;
       }
       if constexpr (kEvent) --unread_words_;
       if (ended_) return false;
@@ -349,6 +358,7 @@ bool ChannelReceiver::end_of_chunk(const CallHeader& header) {
   }
   std::vector<std::span<std::byte>> more;
   if (inserted != 0) {
+    ring_.reserve(inserted);  // before the chunks are taken
     switch (backend_.take_chunks(inserted, more)) {
       case ReceiverBackend::Taken::kNotYet:
         return false;

@@ -115,6 +115,8 @@ class ChunkRing {
  public:
   // Begins the ring with the chunks of the first grant. The first of them becomes the current one.
   void begin(std::vector<Chunk> first) { chunks_ = std::move(first); }
+  // Allocates memory for `count` further members: the end marker that reports them allocates none.
+  void reserve(size_t count) { chunks_.reserve(chunks_.size() + count); }
   // Applies the end marker of the current chunk: inserts the chunks that it reports behind the
   // current chunk, and makes the chunk behind it the current one. Requires: size() != 0.
   void end_chunk(std::span<const Chunk> reported) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <memory>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -147,10 +148,32 @@ absl::StatusOr<ChannelLink::Path> FabricChannel::path_to(const MeetReply& peer) 
 
 std::optional<absl::StatusOr<std::vector<ChannelLink::Chunk>>> FabricChannel::obtain(
     uint32_t count, uint64_t bytes) {
-  if (asked_ == nullptr) {
-    asked_count_ = std::min(count, ChunkRequest::kMost);
-    asked_bytes_ = bytes;
+  if (!received_.has_value()) {
+    if (asked_ == nullptr) {
+      asked_count_ = std::min(count, ChunkRequest::kMost);
+      asked_bytes_ = bytes;
+    }
+    std::optional<absl::StatusOr<ChunkReply>> answer = ask();
+    if (!answer.has_value()) return std::nullopt;
+    if (!answer->ok()) return answer->status();
+    absl::Status usable = check_grant(**answer, asked_count_, asked_bytes_, fabric_.label(rank_));
+    if (!usable.ok()) return usable;
+    if (!granted_) number_ = (*answer)->number;
+    granted_ = true;
+    received_ = **answer;
   }
+  // The receiver has these chunks: without memory to record them, the answer stays for the next
+  // call.
+  try {
+    auto chunks = recorded(*received_);
+    received_.reset();
+    return chunks;
+  } catch (const std::bad_alloc&) {
+    return std::nullopt;
+  }
+}
+
+std::optional<absl::StatusOr<ChunkReply>> FabricChannel::ask() {
   const ChunkRequest request{.serial = serial_,
                              .follows = follows_,
                              .source_thread = fabric_.thread_of(fabric_.rank(), index_),
@@ -161,31 +184,13 @@ std::optional<absl::StatusOr<std::vector<ChannelLink::Chunk>>> FabricChannel::ob
                              .arrival = arrival_,
                              .consumption = consumption_,
                              .first = static_cast<uint8_t>(granted_ ? 0 : 1)};
-  if (rank_ == fabric_.rank()) return chunks_of(runtime_.grant(rank_, request));
+  if (rank_ == fabric_.rank()) return runtime_.grant(rank_, request);
   if (asked_ == nullptr) {
     asked_ = std::make_unique<Question<ChunkReply>>(fabric_, rank_, nullptr, [request] {
       return Runtime::of(*running_fabric()).grant(running_source(), request);
     });
   }
-  const auto answer = Runtime::answer_to(asked_);
-  if (!answer.has_value()) return std::nullopt;
-  if (!answer->ok()) return answer->status();
-  return chunks_of(**answer);
-}
-
-absl::StatusOr<std::vector<ChannelLink::Chunk>> FabricChannel::chunks_of(const ChunkReply& reply) {
-  const absl::Status usable = check_grant(reply, asked_count_, asked_bytes_, fabric_.label(rank_));
-  if (!usable.ok()) return usable;
-  if (!granted_) number_ = reply.number;
-  granted_ = true;
-  // The receiver has these chunks. A sender that cannot record them must not go on.
-  try {
-    return recorded(reply);
-  } catch (const std::exception& error) {
-    return make_error(
-        absl::StatusCode::kUnavailable, ErrorScope::kProcess,
-        std::string("chunks of ") + fabric_.label(rank_) + " cannot be recorded: " + error.what());
-  }
+  return Runtime::answer_to(asked_);
 }
 
 absl::StatusOr<std::vector<ChannelLink::Chunk>> FabricChannel::recorded(const ChunkReply& reply) {

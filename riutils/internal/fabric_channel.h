@@ -73,7 +73,9 @@ class FabricChannel final : public OutgoingChannel,
 
  private:
   [[nodiscard]] absl::StatusOr<Path> path_to(const MeetReply& peer);
-  [[nodiscard]] absl::StatusOr<std::vector<Chunk>> chunks_of(const ChunkReply& reply);
+  // Sends the request for chunks unless it is in flight, and returns the answer, or nullopt until
+  // it has come.
+  [[nodiscard]] std::optional<absl::StatusOr<ChunkReply>> ask();
   [[nodiscard]] absl::StatusOr<std::vector<Chunk>> recorded(const ChunkReply& reply);
   [[nodiscard]] std::byte* map(const RemoteMemoryLocator& remote);
   bool post_announcements();
@@ -98,6 +100,7 @@ class FabricChannel final : public OutgoingChannel,
   std::unique_ptr<Question<ChunkReply>> asked_;
   uint32_t asked_count_ = 0;  // the number of chunks in the last request, and the bytes of each
   uint64_t asked_bytes_ = 0;
+  std::optional<ChunkReply> received_;  // a grant that is not recorded yet, for want of memory
   uint32_t number_ = 0;
   bool granted_ = false;
   std::atomic<uint64_t> unannounced_{0};

@@ -3,11 +3,15 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstring>
+#include <exception>
 #include <iterator>
+#include <new>
 #include <optional>
 #include <utility>
 
+#include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/exception_error.h"
 #include "dtutils/trace.h"
 #include "riutils/internal/grant_checks.h"
 
@@ -40,13 +44,24 @@ void relax() {
   return reply;
 }
 
+// Frees memory of the allocator. If the allocator finds no memory for its records, the memory stays
+// in use until the end of the allocator: the channel's own records are right in any case.
+void give_back(GeneralAllocator& allocator, RDMAMemory&& memory) {
+  try {
+    static_cast<void>(allocator.free(std::move(memory)));
+  } catch (const std::bad_alloc&) {
+    report_once("riutils.give_back", "no memory to free a chunk: it is not used again",
+                "raise ulimit -v and -d");
+  }
+}
+
 }  // namespace
 
 // ---- A channel ----------------------------------------------------------------------------------
 
 IncomingChannel::IncomingChannel(IncomingCalls& calls, uint32_t rank, const ChunkRequest& request,
                                  uint32_t number, uint64_t key,
-                                 std::vector<std::span<std::byte>> chunks, RDMAMemory local_words)
+                                 std::vector<std::span<std::byte>> chunks)
     : RemoteSleeper(
           request.control.slice(offsetof(ChannelControl, doorbell), sizeof(RemoteDoorbell))),
       calls(calls),
@@ -54,12 +69,9 @@ IncomingChannel::IncomingChannel(IncomingCalls& calls, uint32_t rank, const Chun
       request(request),
       number(number),
       key(key),
-      words(std::move(local_words)),
       follows(request.follows),
       receiver(*this, request.arrival, request.consumption, request.source_thread,
-               std::move(chunks)) {
-  std::memset(words.get_buffer(), 0, kWords);
-}
+               std::move(chunks)) {}
 
 ReceiverBackend::Taken IncomingChannel::take_chunks(uint32_t count,
                                                     std::vector<std::span<std::byte>>& chunks) {
@@ -69,6 +81,7 @@ ReceiverBackend::Taken IncomingChannel::take_chunks(uint32_t count,
       return calls.map_.is_absorbed() ? Taken::kMissing : Taken::kNotYet;
     }
   }
+  chunks.reserve(chunks.size() + count);  // no chunk is extracted and then lost
   for (uint32_t i = 0; i < count; ++i) chunks.push_back(calls.map_.extract(key).chunk);
   return Taken::kTaken;
 }
@@ -147,12 +160,45 @@ absl::StatusOr<RDMAMemory> IncomingCalls::allocate_chunk(const ChunkRequest& req
   // Channels that have chunks leave the last quarter of the budget to those that have none.
   const uint64_t spare = request.first != 0 ? 0 : budget_.limit() / 4;
   if (absl::Status full = budget_.reserve(request.chunk_bytes, spare); !full.ok()) return full;
-  auto piece = memory_->allocate(request.chunk_bytes);
-  if (!piece.ok()) budget_.release(request.chunk_bytes);
-  return piece;
+  try {
+    auto piece = memory_->allocate(request.chunk_bytes);
+    if (!piece.ok()) budget_.release(request.chunk_bytes);
+    return piece;
+  } catch (...) {
+    budget_.release(request.chunk_bytes);
+    throw;
+  }
 }
 
+// Memory of a grant. It is freed unless the grant succeeds.
+struct IncomingCalls::Pieces {
+  explicit Pieces(IncomingCalls& calls) : calls(calls) {}
+  ~Pieces() {
+    for (RDMAMemory& chunk : chunks) calls.free_unused(std::move(chunk));
+    if (words.get_buffer() != nullptr) give_back(*calls.memory_, std::move(words));
+  }
+  Pieces(const Pieces&) = delete;
+  Pieces& operator=(const Pieces&) = delete;
+
+  IncomingCalls& calls;
+  RDMAMemory words;
+  std::vector<RDMAMemory> chunks;
+};
+
 ChunkReply IncomingCalls::grant(uint32_t rank, const ChunkRequest& request) {
+  try {
+    ChunkReply reply = try_grant(rank, request);
+    // The thread that runs the worker's calls may have gone to sleep before the channel existed,
+    // without arming a doorbell for its sender. Wake the thread.
+    if (reply.code == 0) static_cast<void>(wake_worker(fabric_, fabric_.rank(), index_));
+    return reply;
+  } catch (const std::exception& error) {
+    return refusal(
+        exception_error(error, "granting chunks", absl::InternalError("granting chunks")));
+  }
+}
+
+ChunkReply IncomingCalls::try_grant(uint32_t rank, const ChunkRequest& request) {
   const std::lock_guard lock(mutex_);
   const auto found = accounts_.find({rank, request.serial});
   std::optional<size_t> granted;
@@ -176,67 +222,77 @@ ChunkReply IncomingCalls::grant(uint32_t rank, const ChunkRequest& request) {
 
   // A new channel also needs its words. They are allocated first, because the chunks may take all
   // the memory.
-  RDMAMemory words;
+  Pieces pieces(*this);
+  pieces.chunks.reserve(request.count);
   if (request.first != 0) {
     auto piece = memory_->allocate(kWords);
     if (!piece.ok()) return refusal(piece.status());
-    words = *std::move(piece);
+    pieces.words = *std::move(piece);
+    std::memset(pieces.words.get_buffer(), 0, kWords);
   }
   // If there is memory for some of the requested chunks only, grants these.
-  std::vector<RDMAMemory> memory;
-  while (memory.size() < request.count) {
+  while (pieces.chunks.size() < request.count) {
     auto piece = allocate_chunk(request);
     if (piece.ok()) {
-      memory.push_back(*std::move(piece));
-    } else if (!memory.empty() && absl::IsResourceExhausted(piece.status())) {
+      pieces.chunks.push_back(*std::move(piece));
+    } else if (!pieces.chunks.empty() && absl::IsResourceExhausted(piece.status())) {
       break;
     } else {
-      for (RDMAMemory& other : memory) {
-        budget_.release(other.size());
-        static_cast<void>(memory_->free(std::move(other)));
-      }
-      if (request.first != 0) static_cast<void>(memory_->free(std::move(words)));
       return refusal(piece.status());
     }
   }
   ChunkReply reply;
-  reply.count = static_cast<uint32_t>(memory.size());
-  chunks_granted_.fetch_add(memory.size(), std::memory_order_relaxed);
-  chunk_bytes_granted_.fetch_add(memory.size() * request.chunk_bytes, std::memory_order_relaxed);
-  trace_instant("riutils", "grant chunks", "chunks", memory.size());
+  reply.count = static_cast<uint32_t>(pieces.chunks.size());
   const ProtectionDomain* const domain = fabric_.domain(rank);
   std::vector<std::span<std::byte>> chunks;
   for (uint32_t i = 0; i < reply.count; ++i) {
-    std::byte* const chunk = memory[i].get_buffer();
+    std::byte* const chunk = pieces.chunks[i].get_buffer();
     chunks.emplace_back(chunk, request.chunk_bytes);
     ChannelReceiver::prepare(chunks.back(), request.arrival);
     reply.chunks[i] =
         domain != nullptr
-            ? memory[i].locator(domain, fabric_.rank())
+            ? pieces.chunks[i].locator(domain, fabric_.rank())
             : RemoteMemoryLocator{
                   reinterpret_cast<uint64_t>(chunk), request.chunk_bytes, {}, fabric_.rank(), 0};
     reply.chunks[i].length = request.chunk_bytes;
   }
+  // All allocations come before the first change of the records: without memory nothing is granted,
+  // and the sender may repeat the request.
+  std::vector<IncomingMap<Entry>::Prepared> entries;
   if (request.first != 0) {
     uint32_t number = 0;
     while (numbers.contains(number)) ++number;
     const uint64_t key = ++last_key_;
-    Account& account = accounts_[{rank, request.serial}];
-    account.channel = std::make_unique<IncomingChannel>(*this, rank, request, number, key,
-                                                        std::move(chunks), std::move(words));
-    account.memory = std::move(memory);
-    numbers[number] = account.channel.get();
+    auto channel =
+        std::make_unique<IncomingChannel>(*this, rank, request, number, key, std::move(chunks));
+    entries.push_back(map_.prepare(key, {channel.get(), {}}));
+    auto& place = numbers[number];
+    try {
+      Account& account = accounts_[{rank, request.serial}];
+      place = channel.get();
+      channel->words = std::exchange(pieces.words, {});
+      account.channel = std::move(channel);
+      account.memory = std::exchange(pieces.chunks, {});
+    } catch (...) {
+      numbers.erase(number);
+      throw;
+    }
     // The number in events also identifies the worker.
     reply.number = number * fabric_.threads() + index_;
-    map_.insert(key, {account.channel.get(), {}});
   } else {
     Account& account = found->second;
-    std::move(memory.begin(), memory.end(), std::back_inserter(account.memory));
-    for (const auto chunk : chunks) map_.insert(account.channel->key, {nullptr, chunk});
+    entries.reserve(chunks.size());
+    for (const auto chunk : chunks) {
+      entries.push_back(map_.prepare(account.channel->key, {nullptr, chunk}));
+    }
+    account.memory.reserve(account.memory.size() + pieces.chunks.size());
+    std::move(pieces.chunks.begin(), pieces.chunks.end(), std::back_inserter(account.memory));
+    pieces.chunks.clear();
   }
-  // The thread that runs the worker's calls may have gone to sleep before the channel existed,
-  // without arming a doorbell for its sender. Wake the thread.
-  static_cast<void>(wake_worker(fabric_, fabric_.rank(), index_));
+  for (auto& entry : entries) map_.insert(std::move(entry));
+  chunks_granted_.fetch_add(reply.count, std::memory_order_relaxed);
+  chunk_bytes_granted_.fetch_add(reply.count * request.chunk_bytes, std::memory_order_relaxed);
+  trace_instant("riutils", "grant chunks", "chunks", reply.count);
   return reply;
 }
 
@@ -311,11 +367,15 @@ void IncomingCalls::free_chunk(const IncomingChannel& channel, const std::byte* 
   memory.erase(found);
 }
 
+void IncomingCalls::free_unused(RDMAMemory&& chunk) {
+  budget_.release(chunk.size());
+  give_back(*memory_, std::move(chunk));
+}
+
 void IncomingCalls::free_memory(RDMAMemory&& chunk) {
   chunks_freed_.fetch_add(1, std::memory_order_relaxed);
   chunk_bytes_freed_.fetch_add(chunk.size(), std::memory_order_relaxed);
-  budget_.release(chunk.size());
-  static_cast<void>(memory_->free(std::move(chunk)));
+  free_unused(std::move(chunk));
 }
 
 // Frees the words of ended channels whose last count has been transferred, or never will be.
@@ -327,7 +387,7 @@ void IncomingCalls::free_parted() {
     }
     if (!parting.sent->done()) return false;
     const std::lock_guard lock(mutex_);
-    static_cast<void>(memory_->free(std::move(parting.words)));
+    give_back(*memory_, std::move(parting.words));
     return true;
   });
 }
@@ -362,12 +422,15 @@ void IncomingCalls::absorb() {
 size_t IncomingCalls::run(size_t most) {
   if (map_.has_pending()) absorb();
   if (!fresh_.empty()) [[unlikely]] {
-    for (const uint64_t key : std::exchange(fresh_, {})) {
+    // Without memory the remaining keys stay in fresh_, for the next run().
+    channels_.reserve(channels_.size() + fresh_.size());
+    for (; !fresh_.empty(); fresh_.pop_back()) {
+      const uint64_t key = fresh_.back();
       // The entry of the channel itself precedes the entries of its later chunks.
       if (map_.count(key) == 0 || map_.front(key).channel == nullptr) continue;
-      IncomingChannel* const channel = map_.extract(key).channel;
-      channels_.push_back(channel);
+      IncomingChannel* const channel = map_.front(key).channel;
       if (polls_memory(channel->request.arrival)) remote_sleepers().add(channel);
+      channels_.push_back(map_.extract(key).channel);
     }
   }
   size_t count = 0;
@@ -412,11 +475,15 @@ size_t IncomingCalls::run(size_t most) {
       const std::lock_guard lock(mutex_);
       return dead_.contains(channel->rank);
     };
-    std::erase_if(channels_, [&](IncomingChannel* channel) {
-      if (!is_over(channel)) return false;
-      close(channel);
-      return true;
-    });
+    // Not std::erase_if(): close() may throw, and no channel may be lost or closed twice then.
+    for (size_t i = 0; i < channels_.size();) {
+      if (!is_over(channels_[i])) {
+        ++i;
+        continue;
+      }
+      close(channels_[i]);
+      channels_.erase(channels_.begin() + static_cast<ptrdiff_t>(i));
+    }
     // The calls of a channel that was left out may run now, and a thread that gets 0 may sleep.
     if (follower && count == 0 && channels_.size() != channels) return run(most);
   }

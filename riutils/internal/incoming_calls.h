@@ -34,7 +34,7 @@ class IncomingCalls;
 class IncomingChannel final : public ReceiverBackend, public RemoteSleeper {
  public:
   IncomingChannel(IncomingCalls& calls, uint32_t rank, const ChunkRequest& request, uint32_t number,
-                  uint64_t key, std::vector<std::span<std::byte>> chunks, RDMAMemory words);
+                  uint64_t key, std::vector<std::span<std::byte>> chunks);
 
   // ---- ReceiverBackend
   Taken take_chunks(uint32_t count, std::vector<std::span<std::byte>>& chunks) override;
@@ -53,7 +53,9 @@ class IncomingChannel final : public ReceiverBackend, public RemoteSleeper {
   const ChunkRequest request;
   const uint32_t number;
   const uint64_t key;  // identifies the channel in the incoming memory map
-  RDMAMemory words;    // local registered words: the pushed counts, the scratch of RemoteSleeper
+  // Local registered words, zero at first, which grant() sets: the pushed counts, the scratch of
+  // RemoteSleeper.
+  RDMAMemory words;
   // Counted down when the WRITE of the last count has ended, which reads `words`.
   std::unique_ptr<Synchronizer> last_push = std::make_unique<Synchronizer>(0);
   // Used by the thread that runs the calls: ChunkRequest::follows, until that channel has ended.
@@ -79,7 +81,8 @@ class IncomingCalls final : public CallSource {
   ~IncomingCalls() override;
 
   // Grants chunks to a sender: allocates them, prepares them, and inserts them into the incoming
-  // memory map. Thread-safe.
+  // memory map. Thread-safe. If memory is exhausted, the reply is a refusal, and nothing has
+  // changed.
   [[nodiscard]] ChunkReply grant(uint32_t rank, const ChunkRequest& request);
   // Arrival::kEvent: `words` more words have arrived in the channel `number` of process `rank`.
   void announced(uint32_t rank, uint32_t number, uint64_t words);
@@ -120,6 +123,10 @@ class IncomingCalls final : public CallSource {
     std::unique_ptr<Synchronizer> sent;
   };
 
+  struct Pieces;
+
+  // grant(), without the wake-up of the worker's thread. Throws std::bad_alloc.
+  [[nodiscard]] ChunkReply try_grant(uint32_t rank, const ChunkRequest& request);
   // Returns true if the calls of the channel may run: the channel that it follows has ended.
   [[nodiscard]] bool may_run(IncomingChannel& channel);
   // Requires that mutex_ is held. Errors: RESOURCE_EXHAUSTED (the budget, or no memory).
@@ -127,8 +134,10 @@ class IncomingCalls final : public CallSource {
   void close(IncomingChannel* channel);
   // Frees a chunk of the channel that other chunks have replaced.
   void free_chunk(const IncomingChannel& channel, const std::byte* chunk);
-  // Requires that mutex_ is held.
+  // Frees a chunk, and counts it as freed. Requires that mutex_ is held.
   void free_memory(RDMAMemory&& chunk);
+  // Frees a chunk that was never granted. Requires that mutex_ is held.
+  void free_unused(RDMAMemory&& chunk);
   void free_parted();
   void absorb();
 

@@ -19,6 +19,12 @@ namespace cariama::internal {
 // `Value` is the type of the values inserted for a sender. It must be movable.
 template <typename Value>
 class IncomingMap {
+  struct Node {
+    std::atomic<Node*> next{nullptr};
+    uint64_t sender = 0;
+    Value value{};
+  };
+
  public:
   IncomingMap() = default;
   ~IncomingMap() {
@@ -28,9 +34,15 @@ class IncomingMap {
   IncomingMap(const IncomingMap&) = delete;
   IncomingMap& operator=(const IncomingMap&) = delete;
 
+  // A value that is ready to be inserted.
+  using Prepared = std::unique_ptr<Node>;
+  // Allocates memory; insert() does not.
+  [[nodiscard]] static Prepared prepare(uint64_t sender, Value value) {
+    return Prepared(new Node{nullptr, sender, std::move(value)});
+  }
   // Release: the thread that extracts the value also sees the memory that the value refers to.
-  void insert(uint64_t sender, Value value) {
-    auto* const node = new Node{nullptr, sender, std::move(value)};
+  void insert(Prepared value) {
+    Node* const node = value.release();
     Node* const before = last_.exchange(node, std::memory_order_acq_rel);
     before->next.store(node, std::memory_order_release);
   }
@@ -38,19 +50,20 @@ class IncomingMap {
   // Returns true if there are inserted values that the owner has not absorbed. Costs one load.
   [[nodiscard]] bool has_pending() const { return last_.load(std::memory_order_acquire) != first_; }
 
-  // Moves all inserted values into the owner's table, and calls found(sender) for each value. Stops
-  // at a node whose insert() is between its two steps: that node and all nodes behind it remain for
-  // the next absorb().
+  // Moves all inserted values into the owner's table, and calls found(sender) before each value. If
+  // that throws, or memory is exhausted, this value and all values behind it remain for the next
+  // absorb(), which calls found(sender) again. Stops at a node whose insert() is between its two
+  // steps: that node and all nodes behind it remain for the next absorb().
   template <typename Found>
   void absorb(Found&& found) {
     for (;;) {
       Node* const next = first_->next.load(std::memory_order_acquire);
       if (next == nullptr) return;
+      const uint64_t sender = next->sender;
+      found(sender);
+      values_[sender].push_back(std::move(next->value));
       if (first_ != &stub_) delete first_;
       first_ = next;  // its value moved away, it remains as the dummy node in front
-      const uint64_t sender = next->sender;
-      values_[sender].push_back(std::move(next->value));
-      found(sender);
     }
   }
   void absorb() {
@@ -78,12 +91,6 @@ class IncomingMap {
   }
 
  private:
-  struct Node {
-    std::atomic<Node*> next{nullptr};
-    uint64_t sender = 0;
-    Value value{};
-  };
-
   Node stub_;
   alignas(64) std::atomic<Node*> last_{&stub_};
   alignas(64) Node* first_ = &stub_;

@@ -228,7 +228,8 @@ class RingSender final : public ChannelSender {
   // Sets wanted_ to the number of the first chunks, or to twice the present number. `bytes`: length
   // of the call that needs room, or 0.
   void want_chunks(uint64_t bytes);
-  // Sends or continues the requests until wanted_ chunks are granted. Never waits for an answer.
+  // Sends or continues the requests until wanted_ chunks are granted and no answer is outstanding.
+  // Never waits for an answer.
   // Returns true if the chunks are granted, or if limit_ was lowered to the present number, which
   // has a chunk for a call of `bytes` bytes. Returns false if an answer is outstanding. After an
   // error, wanted_ is the present number.

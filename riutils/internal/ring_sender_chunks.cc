@@ -51,16 +51,22 @@ void RingSender::want_chunks(uint64_t bytes) {
 absl::StatusOr<bool> RingSender::poll_requests(Lock& lock, uint64_t bytes) {
   if (in_link_) return false;
   absl::Status status = check_options(options_);
-  while (status.ok() && granted() < wanted_) {
+  // An answer that is outstanding is taken, also if no call wants its chunks any more.
+  while (status.ok() && (granted() < wanted_ || chunk_asked_)) {
     if (state_ == ChannelState::kFailed) return failure_;
     const bool opens = writer_ == nullptr;
-    const uint32_t count = wanted_ - granted();
+    // If only the answer is taken, the count has no meaning.
+    const uint32_t count = std::max(wanted_, granted() + 1) - granted();
     const uint64_t each = ring_.size() == 0 ? first_bytes_ : options_.chunk_bytes;
     std::optional<absl::StatusOr<ChannelLink::Path>> path;
     std::optional<absl::StatusOr<std::vector<ChannelLink::Chunk>>> grant;
     in_link_ = true;
     try {
-      unreported_.reserve(unreported_.size() + count);  // so that take_grant() does not allocate
+      // Before the request is sent: take_grant() and end_chunk() do not allocate.
+      if (!chunk_asked_) {
+        unreported_.reserve(unreported_.size() + count);
+        ring_.reserve(unreported_.size() + count);
+      }
       lock.unlock();
       if (opens) {
         path = link_.open();

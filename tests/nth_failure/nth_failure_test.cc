@@ -3,7 +3,7 @@
 // time, and not by a crash. It succeeds, or prints the error. No process remains after its end.
 //
 // The library in preload/ makes the calls fail. The jobs run this program again, with --job as its
-// last argument: it launches two processes.
+// last argument: it launches two processes. --channel: see nth_failure_channel.h.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -45,6 +45,7 @@
 #include "tasks/task.h"
 #include "tests/dtutils/testing/text_of.h"
 #include "tests/mcts/testing/tic_tac_toe.h"
+#include "tests/nth_failure/nth_failure_channel.h"
 
 namespace cariama {
 namespace {
@@ -257,6 +258,21 @@ class NthFailure : public ::testing::TestWithParam<std::tuple<std::string, std::
   std::string folder_;
 };
 
+// Each n-th allocation of a thread that sends to itself, without a job.
+TEST(NthFailureOfAChannel, LosesNoCallAndNoChunk) {
+  const std::string self = "/proc/" + std::to_string(getpid()) + "/exe";
+  const pid_t child = fork();
+  if (child == 0) {
+    setenv("LD_PRELOAD", CARIAMA_FAIL_NTH_CALL, 1);
+    execl(self.c_str(), "nth_failure_test", "--channel", nullptr);
+    _exit(127);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
 // The error that the failing function reports, as the job prints it.
 std::string error_of(const std::string& function) {
   for (const char* name : {"memfd_create", "socket", "socketpair", "accept4", "epoll_create1",
@@ -342,6 +358,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 int main(int argc, char** argv) {
   if (std::string_view(argv[argc - 1]) == "--job") return cariama::play(argc, argv);
+  if (std::string_view(argv[argc - 1]) == "--channel") return cariama::fail_in_a_channel();
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

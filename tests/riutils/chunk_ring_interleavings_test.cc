@@ -270,7 +270,7 @@ class Execution final : public ChannelLink, public ReceiverBackend {
     }
     if (mistake_ == Mistake::kGrantsReversed) std::reverse(memory.begin(), memory.end());
     if (receiver_.has_value()) {
-      for (const std::span<std::byte> chunk : memory) map_.insert(kChannel, chunk);
+      for (const std::span<std::byte> chunk : memory) map_.insert(map_.prepare(kChannel, chunk));
     } else {
       receiver_.emplace(*this, instance_.arrival, instance_.consumption, 0, memory);
       if (mistake_ == Mistake::kConsumedEarly) count_early();

@@ -1,6 +1,8 @@
 // The aggregators of a worker publish every call, also if other calls run while it is being sent.
 #include "mcts/engine/peer_aggregators.h"
 
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -92,6 +94,60 @@ TEST(PeerAggregators, NoCallOfAHandlerIsRefused) {
     EXPECT_TRUE((*host)->work_until([&] { return arrived + refused == kCalls; }, soon()));
     (*host)->end();
   });
+}
+
+// Without service threads, a process that runs no calls grants no chunks. A request may be refused
+// then, which the requester repeats. An answer may not: another process waits for it without end.
+TEST(PeerAggregators, AnAnswerToAProcessThatIsLateIsNotRefused) {
+  constexpr std::chrono::milliseconds kTimeout{50};
+  std::atomic<bool> refused{false};
+  std::atomic<uint32_t> arrived{0};
+  FabricOptions options;
+  options.service_threads = 0;
+  LocalJob job({.processes = 2,
+                .transport = transport_case("shm"),
+                .fabric = options,
+                .init_thread = false});
+  job.run([&](Fabric& fabric, uint32_t) {
+    auto host = Host::create(&fabric);
+    ASSERT_TRUE(host.ok()) << host.status();
+    if ((*host)->rank() != 0) {
+      const Deadline deadline = soon();
+      while (!refused && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+      std::this_thread::sleep_for(4 * kTimeout);  // the answer is late, too
+      EXPECT_EQ((*host)->serve(), absl::OkStatus());
+      return;
+    }
+    PostCounts posts((*host)->size());
+    PeerAggregators late(*Host::here().context, Aggregation::kTraditional, posts, kTimeout);
+    const auto arrive = [arrived = &arrived] { ++*arrived; };
+    refused = !late.call((*host)->id(1, 0), arrive);
+    EXPECT_TRUE(refused);
+    const std::vector<std::byte> bytes(8);
+    EXPECT_TRUE(late.answer_buffer((*host)->id(1, 0),
+                                   [arrived = &arrived](void*, uint64_t) { ++*arrived; }, bytes));
+    EXPECT_TRUE(late.post((*host)->id(1, 0), arrive));
+    late.flush();
+    EXPECT_TRUE((*host)->work_until([&] { return arrived == 2; }, soon()));
+    (*host)->end();
+    late.shutdown(soon());
+  });
+}
+
+// A refused call that no repetition sends ends the process. The failure of the destination does
+// not, nor a call that was refused because the channel is shut down.
+TEST(PeerAggregatorsDeathTest, ACallThatCannotBeSentEndsTheProcess) {
+  for (const absl::StatusCode code :
+       {absl::StatusCode::kResourceExhausted, absl::StatusCode::kInternal}) {
+    EXPECT_EXIT(
+        {
+          internal::check_refusal(absl::Status(code, "the reason"));
+          _exit(0);
+        },
+        ::testing::ExitedWithCode(1), "cannot send a call: the reason");
+  }
+  internal::check_refusal(absl::UnavailableError("the destination has failed"));
+  internal::check_refusal(absl::FailedPreconditionError("shut down"));
 }
 
 }  // namespace

@@ -6,6 +6,8 @@
 //   FAIL_NTH_CALL_LOG=FILE    gets a line for the call that failed, and its callers
 //
 // The failing function sets the errno that the kernel reports if a limit or memory is exhausted.
+//
+// A program may call fail_nth_new_here() instead: then operator new fails in the calling thread.
 #undef _FORTIFY_SOURCE  // with it the headers define recv() and poll(), too
 #include <dlfcn.h>
 #include <execinfo.h>
@@ -62,6 +64,9 @@ void log_call() {
   busy = false;
 }
 
+// Allocations of this thread up to the one that fails; 0: none fails.
+thread_local long allocations_left = 0;
+
 // Returns true if the n-th call of the chosen function is this one.
 bool fails(const char* function) {
   if (!counting.load(std::memory_order_acquire) || busy) return false;
@@ -112,6 +117,14 @@ FAIL_NTH_EXPORT void fail_nth_call_start() {
   void* frame = nullptr;
   static_cast<void>(backtrace(&frame, 1));  // loads a library at its first use
   counting.store(true, std::memory_order_release);
+}
+
+// The n-th allocation of the calling thread from now on fails; with 0 none fails. Returns true if
+// the allocation of the last call has not come.
+FAIL_NTH_EXPORT bool fail_nth_new_here(long n) {
+  const bool left = allocations_left != 0;
+  allocations_left = n;
+  return left;
 }
 
 // ---- System calls -------------------------------------------------------------------------------
@@ -189,6 +202,7 @@ FAIL_NTH_EXPORT int open(const char* path, int flags, ...) {
 
 namespace {
 void* allocate(size_t bytes, size_t alignment) {
+  if (allocations_left != 0 && --allocations_left == 0) return nullptr;
   const bool counts = counting.load(std::memory_order_acquire) && !busy &&
                       std::strcmp(chosen, "new") == 0 && is_new_path();
   if (counts && fails("new")) return nullptr;

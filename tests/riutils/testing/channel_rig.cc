@@ -228,7 +228,7 @@ std::optional<absl::StatusOr<std::vector<internal::ChannelLink::Chunk>>> Channel
     if (receiver_ == nullptr) {
       first.push_back(chunk);
     } else {
-      map_.insert(kChannel, chunk);
+      map_.insert(map_.prepare(kChannel, chunk));
     }
   }
   if (receiver_ == nullptr) {
