@@ -210,10 +210,10 @@ int main(int argc, char** argv) {
   read_arguments(program.arguments(), " [--train] [-n PROCESSES] [-t THREADS]");
   mcts::ProgramOptions options;
   options.prepare = [](mcts::Host& host) {  // in each process
-    mcts::provide_evaluator<example::NetworkConnectFour>(host, [weights =
-                                                                    example::trained_weights()] {
-      return std::make_unique<example::Network>(weights);
-    });
+    mcts::provide_evaluator<example::NetworkConnectFour>(
+        host, [weights = example::trained_weights()] {
+          return std::make_unique<example::Network>(weights);
+        });
   };
   const auto play = [](mcts::Host& host) {
     mcts::Search<example::NetworkConnectFour> search(host);

@@ -39,9 +39,8 @@ std::vector<NetworkConnectFour> openings(size_t count) {
 float play(Search<NetworkConnectFour>& search, Host& host, NetworkConnectFour game,
            const std::shared_ptr<const Weights> (&weights)[2], uint64_t iterations) {
   while (!game.result()) {
-    provide_evaluator<NetworkConnectFour>(host, [own = weights[game.to_move()]] {
-      return std::make_unique<Network>(own);
-    });
+    provide_evaluator<NetworkConnectFour>(
+        host, [own = weights[game.to_move()]] { return std::make_unique<Network>(own); });
     search.clear();
     game.play(search.run(game, {.iterations = iterations}).moves[0].move);
   }

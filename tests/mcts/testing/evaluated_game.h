@@ -117,8 +117,8 @@ class TestServer;
 struct ServedGame : ScoreTree {
   using Evaluator = TestServer;
 };
-// An asynchronous evaluator with a thread of its own, which ends the batches in flight in another
-// order than they began, and answers at most `answers` of them.
+// An asynchronous evaluator with a thread of its own. It answers when two batches are in flight or
+// the worker waits, the last batch first. It answers at most `answers` batches.
 class TestServer {
  public:
   struct Record {
@@ -159,6 +159,8 @@ class TestServer {
   }
   void wait(std::chrono::microseconds most) {
     std::unique_lock lock(mutex_);
+    waited_ = true;
+    changed_.notify_all();
     changed_.wait_for(lock, most, [&] { return !finished_.empty(); });
   }
 
@@ -166,10 +168,14 @@ class TestServer {
   void serve() {
     std::unique_lock lock(mutex_);
     for (;;) {
-      changed_.wait(lock, [&] { return ending_ || (left_ > 0 && !submitted_.empty()); });
+      changed_.wait(lock, [&] {
+        const size_t least = waited_ ? 1 : 2;
+        return ending_ || (left_ > 0 && submitted_.size() >= least);
+      });
       if (ending_) return;
       const auto [token, batch] = submitted_.back();  // the last one first
       submitted_.pop_back();
+      waited_ = false;
       --left_;
       lock.unlock();
       evaluate_exactly(batch);
@@ -186,6 +192,7 @@ class TestServer {
   uint64_t in_flight_ = 0;
   uint64_t left_;
   Record* record_;
+  bool waited_ = false;
   bool ending_ = false;
   std::thread thread_;  // last: uses the members above
 };
