@@ -13,7 +13,7 @@
 //       }
 //     }
 //   };
-//   mcts::provide_evaluator<MyGame>(host, [weights] { return std::make_unique<Network>(weights); });
+//   mcts::provide_evaluator<MyGame>(host, [=] { return std::make_unique<Network>(weights); });
 //
 // Each worker of each process has an evaluator of its own, so that the evaluator may have scratch
 // memory. A rollout that reaches a node for the first time does not wait for its evaluation: the

@@ -66,9 +66,9 @@
 //                                                      //   Playouts(const G&, Random&); float
 //                                                      //   run(const G&, optional<Move> last,
 //                                                      //   Random&, Owned<kAmafIds>*)
-//   using Evaluator = ...;                             // a class that computes values and priors of
-//                                                      //   batches of positions, for example a
-//                                                      //   network (evaluator.h). It replaces the
+//   using Evaluator = ...;                             // a class that computes values and priors
+//                                                      //   of batches of positions, for example
+//                                                      //   a network (evaluator.h). It replaces the
 //                                                      //   playouts, value(), and the priors of
 //                                                      //   expand(). Not with AMAF
 //   uint64_t key() const;                              // equal for equal positions with the same
@@ -316,8 +316,8 @@ consteval bool check_hooks() {
                   "const (or Playouts, or value())");
   } else {
     static_assert(HasValue<G> || HasPlayout<G> || HasEvaluator<G>,
-                  "cariama: a game needs: float playout(Random&) const (or Playouts, or value(), "
-                  "or an Evaluator)");
+                  "cariama: a game needs: float playout(Random&) const (or Playouts, value() or "
+                  "Evaluator)");
   }
   return true;
 }

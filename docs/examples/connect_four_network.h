@@ -42,6 +42,28 @@ void for_each_input(const ConnectFour& game, Use&& use) {
   }
 }
 
+// Returns the outputs of the network for a position.
+inline std::array<float, Weights::kOutputs> outputs_of(const Weights& weights,
+                                                       const ConnectFour& game) {
+  constexpr int64_t kSquare = int64_t{Weights::kOne} * Weights::kOne;
+  std::array<int32_t, Weights::kHidden> hidden;
+  std::copy(weights.hidden_bias.begin(), weights.hidden_bias.end(), hidden.begin());
+  for_each_input(game, [&](int input) {
+    for (size_t h = 0; h < hidden.size(); ++h) {
+      hidden[h] += weights.input[static_cast<size_t>(input)][h];
+    }
+  });
+  std::array<float, Weights::kOutputs> outputs{};
+  for (size_t o = 0; o < outputs.size(); ++o) {
+    int64_t sum = int64_t{weights.output_bias[o]} * Weights::kOne;
+    for (size_t h = 0; h < hidden.size(); ++h) {
+      sum += int64_t{std::max(hidden[h], 0)} * weights.output[o][h];
+    }
+    outputs[o] = static_cast<float>(sum) / static_cast<float>(kSquare);
+  }
+  return outputs;
+}
+
 // [connect_four_evaluator]
 class Network;
 struct NetworkConnectFour : ConnectFour {
@@ -54,7 +76,7 @@ class Network {
 
   void evaluate(std::span<cariama::mcts::Evaluation<NetworkConnectFour>> batch) {
     for (auto& one : batch) {
-      const auto logits = run(one.position);
+      const auto logits = outputs_of(*weights_, one.position);
       float sum = 0;
       for (size_t i = 0; i < one.moves.size(); ++i) {
         one.priors[i] = std::exp(std::min(logits[one.moves[i]], 30.0F));
@@ -65,32 +87,11 @@ class Network {
       one.value = one.position.to_move() == 0 ? own : 1 - own;
     }
   }
-  // [connect_four_evaluator]
-
-  // Returns the outputs for a position.
-  [[nodiscard]] std::array<float, Weights::kOutputs> run(const ConnectFour& game) const {
-    constexpr int64_t kSquare = int64_t{Weights::kOne} * Weights::kOne;
-    std::array<int32_t, Weights::kHidden> hidden;
-    std::copy(weights_->hidden_bias.begin(), weights_->hidden_bias.end(), hidden.begin());
-    for_each_input(game, [&](int input) {
-      for (size_t h = 0; h < hidden.size(); ++h) {
-        hidden[h] += weights_->input[static_cast<size_t>(input)][h];
-      }
-    });
-    std::array<float, Weights::kOutputs> outputs{};
-    for (size_t o = 0; o < outputs.size(); ++o) {
-      int64_t sum = int64_t{weights_->output_bias[o]} * Weights::kOne;
-      for (size_t h = 0; h < hidden.size(); ++h) {
-        sum += int64_t{std::max(hidden[h], 0)} * weights_->output[o][h];
-      }
-      outputs[o] = static_cast<float>(sum) / static_cast<float>(kSquare);
-    }
-    return outputs;
-  }
 
  private:
   std::shared_ptr<const Weights> weights_;
 };
+// [connect_four_evaluator]
 
 // Returns the weights that example_connect_four_network --train has printed.
 inline std::shared_ptr<const Weights> trained_weights() {

@@ -74,8 +74,8 @@ class Evaluations<G> {
 
   explicit Evaluations(Host& host) : source_(host.local<EvaluatorSource<G>>()) {}
 
-  // Sets the options of a search. Any thread may call it while no rollout is pending: the worker may
-  // be polling.
+  // Sets the options of a search. Any thread may call it while no rollout is pending: the worker
+  // may be polling.
   void begin(const EvaluationOptions& options) {
     most_.store(options.batch, std::memory_order_relaxed);
     most_in_flight_.store(options.in_flight, std::memory_order_relaxed);
@@ -114,7 +114,7 @@ class Evaluations<G> {
     add(std::move(pending), position, std::span(moves, static_cast<size_t>(count)));
   }
   // Adds a rollout that reached a node whose evaluation is pending.
-  void wait_for(Pending pending) { waiting_.push_back(std::move(pending)); }
+  void add_waiting(Pending pending) { waiting_.push_back(std::move(pending)); }
   // Removes a waiting rollout that can continue, the first one of several, if its next position
   // would fit into the batch. Returns nullopt if there is none.
   [[nodiscard]] std::optional<Pending> take_ready() {

@@ -207,9 +207,9 @@ class Worker {
     return false;
   }
 
-  // Runs one rollout of the job. Its pending operation ends in this function, or when the answer of
-  // another process arrives, or an evaluation has ended. Returns false for a rollout of the root or of a share that was
-  // deferred: then the operation stays pending, and the caller has to put the rollout back.
+  // Runs one rollout of the job. Its pending operation ends here, or when an evaluation has ended or
+  // the answer of another process arrives. Returns false for a rollout of the root or of a share
+  // that was deferred: then the operation stays pending, and the caller has to put it back.
   [[nodiscard]] bool rollout(Job<G>& job) {
     path_.clear();
     counters_.visits.add();
@@ -235,7 +235,7 @@ class Worker {
           if (node->claim_evaluation()) {
             evaluations_.add_node({&job, node, path_});
           } else {
-            evaluations_.wait_for({&job, node, path_});
+            evaluations_.add_waiting({&job, node, path_});
           }
           return true;
         }
