@@ -84,6 +84,7 @@
 #include "dtutils/transmitter.h"                           // IWYU pragma: export
 #include "dtutils/version.h"                               // IWYU pragma: export
 #include "dtutils/wait.h"                                  // IWYU pragma: export
+#include "mcts/evaluator.h"                                // IWYU pragma: export
 #include "mcts/export.h"                                   // IWYU pragma: export
 #include "mcts/game.h"                                     // IWYU pragma: export
 #include "mcts/host.h"                                     // IWYU pragma: export

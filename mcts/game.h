@@ -66,6 +66,11 @@
 //                                                      //   Playouts(const G&, Random&); float
 //                                                      //   run(const G&, optional<Move> last,
 //                                                      //   Random&, Owned<kAmafIds>*)
+//   using Evaluator = ...;                             // a class that computes values and priors
+//                                                      //   of batches of positions, for example
+//                                                      //   a network (evaluator.h). It replaces the
+//                                                      //   playouts, value(), and the priors of
+//                                                      //   expand(). Not with AMAF
 //   uint64_t key() const;                              // equal for equal positions with the same
 //                                                      //   player to move. A good 64-bit hash:
 //                                                      //   with transpositions, two positions with
@@ -143,6 +148,10 @@ concept HasValue = requires(const G& game) {
 template <typename G>
 concept HasKey = requires(const G& game) {
   { game.key() } -> std::convertible_to<uint64_t>;
+};
+template <typename G>
+concept HasEvaluator = requires {
+  typename G::Evaluator;
 };
 template <typename G>
 concept HasPlayouts = requires {
@@ -286,6 +295,9 @@ consteval bool check_hooks() {
       !HasValue<G> || !NamesPlayout<G> || has_some_playout<G>(),
       "cariama: the game's playout is not: float playout(Random&) const (with AMAF: float "
       "playout(Random&, Owned<kAmafIds>&) const)");
+  static_assert(!HasEvaluator<G> || !HasAmaf<G>,
+                "cariama: a game with an Evaluator runs no playouts, so it has no AMAF ids: remove "
+                "kAmafIds and amaf_id");
   if constexpr (HasPlayouts<G>) {
     static_assert(MakesPlayouts<G>,
                   "cariama: the game's Playouts lacks: Playouts(const G&, Random&)");
@@ -303,8 +315,9 @@ consteval bool check_hooks() {
                   "cariama: a game with AMAF needs: float playout(Random&, Owned<kAmafIds>&) "
                   "const (or Playouts, or value())");
   } else {
-    static_assert(HasValue<G> || HasPlayout<G>,
-                  "cariama: a game needs: float playout(Random&) const (or Playouts, or value())");
+    static_assert(HasValue<G> || HasPlayout<G> || HasEvaluator<G>,
+                  "cariama: a game needs: float playout(Random&) const (or Playouts, value() or "
+                  "Evaluator)");
   }
   return true;
 }

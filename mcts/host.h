@@ -75,7 +75,7 @@ class CARIAMA_MCTS_EXPORT HostedSearch : public LocalInstance {
   // Runs a few rollouts, for some tens of microseconds, as worker `thread`. Returns false if there
   // was no work.
   virtual bool work(uint32_t thread) = 0;
-  // Returns true if work(thread) would find work. Thread-safe.
+  // Returns true if work(thread) would find work. Called by worker `thread`.
   [[nodiscard]] virtual bool has_work(uint32_t thread) = 0;
 };
 

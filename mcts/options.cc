@@ -57,6 +57,17 @@ absl::Status SearchOptions::validate() const {
                        : "0, or set selection.rule to kPuct or selection.bias above 0: now the "
                          "selection ignores priors");
   }
+  constexpr uint32_t kMostPositions = 65536;
+  if (evaluation.batch < 1 || evaluation.batch > kMostPositions) {
+    return refuse("evaluation.batch", evaluation.batch, "a number from 1 to 65536");
+  }
+  if (evaluation.in_flight < 1 || evaluation.in_flight > kMostPositions) {
+    return refuse("evaluation.in_flight", evaluation.in_flight, "a number from 1 to 65536");
+  }
+  if (!(evaluation.timeout_seconds > 0 && std::isfinite(evaluation.timeout_seconds))) {
+    return refuse("evaluation.timeout_seconds", evaluation.timeout_seconds,
+                  "a finite number above 0");
+  }
   return absl::OkStatus();
 }
 

@@ -72,6 +72,19 @@ struct RootNoise {
   double concentration = 0.3;
 };
 
+// Games with an Evaluator (evaluator.h): how each worker forms batches of positions.
+struct EvaluationOptions {
+  // Limit of the positions in one batch, 1 to 65536. At the same time a limit of the rollouts of a
+  // worker that wait for evaluations of nodes. Batches are smaller if the worker has nothing else
+  // to do. Positions in a batch count as lost for the player that moved there until their values
+  // arrive. So large batches make the search explore more widely.
+  uint32_t batch = 16;
+  // Asynchronous evaluators: limit of the batches in flight of each worker, 1 to 65536.
+  uint32_t in_flight = 2;
+  // Asynchronous evaluators: a batch that takes longer ends the search with an exception.
+  double timeout_seconds = 60;
+};
+
 // Selects the process in which a new node is created.
 enum class Placement : uint8_t {
   kLocality,  // the process of the rollout; at an original with many visits a random process
@@ -107,8 +120,10 @@ struct SearchOptions {
   SelectionOptions selection{};
   ChoiceOptions choice{};  // not in the paper's design, which chooses the most visited move
   RootNoise root_noise{};  // not in the paper's design, which has no priors
+  EvaluationOptions evaluation{};
   // Number of visits after which a move gets a child node. A node takes about 5 KB on an 11x11 Hex
-  // board. This memory pays off only if later rollouts visit the node.
+  // board. This memory pays off only if later rollouts visit the node. In games with an Evaluator
+  // each visit before evaluates the position anew, so of() sets 0.
   uint32_t expand_visits = 8;
   // Numbers of visits of a node at which refine() is called, if the game has it: for level 0, and
   // for level 1.
@@ -172,9 +187,9 @@ struct SearchOptions {
   // requests are in flight.
   [[nodiscard]] uint32_t busy_samples() const { return sample_limit() / 2; }
 
-  // Checks selection, choice, value_weight, root_noise and paper. Returns INVALID_ARGUMENT, with a
-  // message that names the option and its valid values, for a value out of range, or for noise with
-  // a selection that uses no priors.
+  // Checks selection, choice, value_weight, root_noise, evaluation and paper. Returns
+  // INVALID_ARGUMENT, with a message that names the option and its valid values, for a value out of
+  // range, or for noise with a selection that uses no priors.
   [[nodiscard]] CARIAMA_MCTS_EXPORT absl::Status validate() const;
 
   // Returns the options with values that are possible.
@@ -190,7 +205,8 @@ struct SearchOptions {
   }
 
   // Returns the defaults for a game. In games with AMAF, AMAF statistics replace the exploration
-  // term.
+  // term. In games with an Evaluator the selection is kPuct, each visited position gets a node, and
+  // a child is placed in a random process if its parent has at least 108 visits, as in other games.
   template <Game G>
   [[nodiscard]] static SearchOptions of() {
     SearchOptions options;
@@ -198,6 +214,13 @@ struct SearchOptions {
       options.selection.exploration = 0;
       options.selection.amaf_equivalence = 500;
       options.selection.first_play = 0.5F;
+    }
+    if constexpr (HasEvaluator<G>) {
+      options.selection.rule = SelectionRule::kPuct;
+      options.selection.exploration = 1;
+      options.selection.first_play = 0.5F;
+      options.spread_expansions *= options.expand_visits + 1;
+      options.expand_visits = 0;
     }
     return options;
   }
@@ -227,13 +250,17 @@ struct Statistics {
   uint64_t cancelled = 0;
   // playouts_per_leaf for each evaluation of a position, also if no playout ran.
   uint64_t playouts = 0;
+  // Positions that the evaluators of this process evaluated, and their batches.
+  uint64_t evaluations = 0;
+  uint64_t evaluation_batches = 0;
   uint64_t nodes_created = 0;           // nodes that this process created
   uint64_t nodes_created_remotely = 0;  // of `nodes_created`: for a parent elsewhere, offers too
   // Moves whose child is a node that existed already, for another move.
   uint64_t transpositions = 0;
   uint64_t remote_selections = 0;  // messages that requested rollouts from another process
   // Of `visits`: rollouts that were ended without a value, to be repeated later, since the child
-  // was being created, too many requests were in flight, or a copy was out of date.
+  // was being created, too many requests were in flight, or a copy was out of date; and rollouts
+  // whose evaluation was pending at the end of the search.
   uint64_t deferred_selections = 0;
   // Of `completions`: rollouts that sampled the position of a node of another process, since that
   // process had too many requests.

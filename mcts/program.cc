@@ -100,12 +100,16 @@ int Program::run(const std::function<int(Host&)>& body, const ProgramOptions& op
         {.threads = static_cast<uint32_t>(threads_), .aggregation = options.aggregation});
     if (!host.ok()) return say(host.status());
     if ((*host)->rank() == 0) {
-      code = caught("the body of mcts::Program", [&] { return body(**host); }).value_or(1);
+      code = caught("the body of mcts::Program", [&] {
+               if (options.prepare) options.prepare(**host);
+               return body(**host);
+             }).value_or(1);
       (*host)->end();
     } else {
       // After an exception of the game in this process, rank 0 continues without the process.
       const std::string label = fabric->label(fabric->rank());
       const std::optional<int> served = caught("the search of " + label, [&] {
+        if (options.prepare) options.prepare(**host);
         const absl::Status ended = (*host)->serve();
         return ended.ok() ? 0 : say(ended);
       });

@@ -32,6 +32,10 @@ struct ProgramOptions {
   // 0: only the end of a process counts, so the search waits for a stopped process until it
   // continues.
   std::chrono::milliseconds lease{0};
+  // Called in each process before `body` or Host::serve(), by the thread that runs these. For
+  // provide_evaluator() (evaluator.h). An exception has the effect of one of `body`, or of one of
+  // the game.
+  std::function<void(Host&)> prepare{};
 };
 
 class CARIAMA_MCTS_EXPORT Program {

@@ -95,10 +95,12 @@ class Search {
     SearchOptions begun = options_;
     begun.memory_bytes = memory_bytes();
     process_.command(CommandKind::kBegin, begun);
+    const bool ready = evaluate_root(limits, stop);
+    if (ready) set_priors();
     double next_report = interval;
     for (;;) {
-      open(limits);
-      Pause pause = Pause::kNone;
+      open(limits, ready);
+      Pause pause = ready ? Pause::kNone : Pause::kEnd;
       while (pause == Pause::kNone) {
         bool due = false;
         static_cast<void>(host_.work_until(
@@ -193,7 +195,18 @@ class Search {
       tree_number_ = tree_.create_root(position, options_.seed);
       root_.emplace(position);
     }
-    set_priors();
+  }
+  // Games with an Evaluator: evaluates the root, so that its copies have its priors. Returns false
+  // if the search has to end before the result is there.
+  [[nodiscard]] bool evaluate_root(const SearchLimits& limits, const std::atomic<bool>* stop) {
+    if constexpr (HasEvaluator<G>) {
+      process_.worker(0).evaluate_root(root());
+      static_cast<void>(host_.work_until(
+          [&] { return root().evaluated() || time_is_up(limits, stop); }, kForever));
+      if (!root().evaluated()) static_cast<void>(process_.worker(0).cancel_evaluations());
+      return root().evaluated();
+    }
+    return true;
   }
   // Sets the priors of the root to those of the game, mixed with the noise of this search. The
   // copies of the root, which the other processes request later, contain them.
@@ -220,9 +233,14 @@ class Search {
     }
   }
 
-  void open(const SearchLimits& limits) {
+  // ready: workers may begin rollouts. Otherwise the job of the root has none.
+  void open(const SearchLimits& limits, bool ready) {
     job_.root = true;
     job_.node = tree_.root();
+    if (!ready) {
+      job_.start(0);
+      return;
+    }
     job_.start(limits.iterations == 0 ? int64_t{1} << 62
                                       : static_cast<int64_t>(limits.iterations - iterations_));
     next_safety_ = seconds() + kSafetyInterval;

@@ -22,6 +22,8 @@ class BasicConnectFour {
 
   [[nodiscard]] int to_move() const { return played_ & 1; }
   [[nodiscard]] int played() const { return played_; }
+  // The stones of a player: bit column * (kRows + 1) + row.
+  [[nodiscard]] uint64_t stones(int player) const { return stones_[player]; }
 
   int moves(std::span<Move> out) const {
     int count = 0;

@@ -381,6 +381,8 @@ class CopyExchange final : public LocalInstance {
     for (int i = 0; i < node->size(); ++i) {
       const MoveRecord<G>& record = (*records)[static_cast<size_t>(i)];
       copy->exchange.merge(*node, i, counts_of(record));
+      // The owner may have evaluated the node since it sent the copy.
+      if constexpr (HasEvaluator<G>) node->set_prior(i, record.prior);
       if (!take_child(*node, i, record)) unknown.emplace_back(i, record.child);
     }
     // After the loop: sending may run received calls.

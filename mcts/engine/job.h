@@ -244,6 +244,30 @@ struct Ticket {
   RemoteNode node{};  // the node from which the rollouts were requested; unused otherwise
 };
 
+// Requests rollouts from a node of the receiver.
+struct JobRequest {
+  SlotId node;
+  uint32_t rollouts = 0;
+  ThreadId requester;  // the requesting thread
+  SlotId ticket;
+  bool share = false;  // begin at the copy of the root; `node` is not used
+};
+// The answer to a JobRequest. The samples of the playouts follow.
+struct JobAnswer {
+  SlotId ticket;
+  uint32_t rank = 0;
+  uint32_t completed = 0;            // rollouts; the others have ended without a value
+  double value = 0;                  // sum of the values for player 0
+  Outcome outcome = Outcome::kOpen;  // of the job's node
+  bool full = false;                 // the process has no memory for nodes
+  bool useless = false;              // the job's node does not exist, or its outcome is proved
+};
+// Requests the creation of a node; the position follows.
+struct Creation {
+  ThreadId requester;
+  SlotId ticket;
+};
+
 }  // namespace cariama::mcts
 
 #endif  // CARIAMA_MCTS_ENGINE_JOB_H_

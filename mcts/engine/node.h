@@ -123,6 +123,7 @@ class Node {
     }
     Node* node = new (memory) Node(state, key, static_cast<uint16_t>(count), creator);
     node->fill(std::span(moves, count));
+    if (HasEvaluator<G> && count != 0) node->end_evaluation(false);
     if (count == 0) {
       node->outcome_.store(late ? outcome_of(*late) : Outcome::kDraw, std::memory_order_relaxed);
     } else {
@@ -130,8 +131,8 @@ class Node {
     }
     return node;
   }
-  // Creates a node with the statistics of `records`. All its children are remote. Returns nullptr
-  // if there is no memory.
+  // Creates a node with the statistics of `records`. All its children are remote, and its
+  // evaluation has ended. Returns nullptr if there is no memory.
   [[nodiscard]] static Node* create(const G& state, std::span<const MoveRecord<G>> records,
                                     Arena& arena, uint16_t creator) {
     const auto count = static_cast<uint16_t>(records.size());
@@ -220,9 +221,12 @@ class Node {
   [[nodiscard]] double value(int i) const {
     return array<std::atomic<double>>(kValueAt)[i].load(std::memory_order_relaxed);
   }
-  [[nodiscard]] float prior(int i) const { return array<float>(kPriorAt)[i]; }
-  // Requires: no rollout is running.
-  void set_prior(int i, float prior) { array<float>(kPriorAt)[i] = prior; }
+  [[nodiscard]] float prior(int i) const {
+    return array<std::atomic<float>>(kPriorAt)[i].load(std::memory_order_relaxed);
+  }
+  void set_prior(int i, float prior) {
+    array<std::atomic<float>>(kPriorAt)[i].store(prior, std::memory_order_relaxed);
+  }
   [[nodiscard]] float amaf_visits(int i) const {
     return array<std::atomic<float>>(kAmafAt)[i].load(std::memory_order_relaxed);
   }
@@ -362,6 +366,30 @@ class Node {
   // Disables further refinements of this node.
   void refuse_refinement() { refined_.store(kRefinements, std::memory_order_relaxed); }
 
+  // Games with an Evaluator: the evaluation of the node sets the priors. A node without moves needs
+  // none. A copy never needs one: it has the priors of its original. No rollout selects a move of a
+  // node before its evaluation has ended. In other games evaluated() is always true.
+  [[nodiscard]] bool evaluated() const {
+    // Acquire: pairs with the store in end_evaluation(). The priors are visible.
+    return evaluation_.load(std::memory_order_acquire) == EvaluationState::kDone;
+  }
+  // seq_cst: see Host::wake_workers(). A rollout that waits continues when this is false.
+  [[nodiscard]] bool evaluation_pending() const {
+    return evaluation_.load(std::memory_order_seq_cst) == EvaluationState::kPending;
+  }
+  // Returns true for the one caller that has to evaluate the node.
+  [[nodiscard]] bool claim_evaluation() {
+    auto expected = EvaluationState::kNone;
+    return evaluation_.compare_exchange_strong(expected, EvaluationState::kPending,
+                                               std::memory_order_relaxed);
+  }
+  // Ends the evaluation after claim_evaluation(). done: set_prior() has set the priors. Otherwise a
+  // later rollout claims it again.
+  void end_evaluation(bool done) {
+    evaluation_.store(done ? EvaluationState::kDone : EvaluationState::kNone,
+                      std::memory_order_seq_cst);
+  }
+
   // Records that move i leads to this outcome. The caller calls resolve() afterwards.
   void prove(int i, Outcome outcome) {
     set_verdict(i, outcome == Outcome::kDraw    ? Verdict::kDraws
@@ -427,6 +455,8 @@ class Node {
   static constexpr size_t kVerdictAt = kMoveAt + sizeof(Move);
   static constexpr size_t kMoveBytes = kVerdictAt + sizeof(Verdict);
 
+  enum class EvaluationState : uint8_t { kNone, kPending, kDone };
+
   Node(const G& state, uint64_t key, uint16_t size, uint16_t creator)
       : state_(state),
         key_(key),
@@ -457,7 +487,7 @@ class Node {
         new (array<std::atomic<float>>(kAmafValueAt) + i) std::atomic<float>(0);
       }
       const Verdict verdict = real ? moves[i].verdict : Verdict::kPruned;
-      new (array<float>(kPriorAt) + i) float(real ? moves[i].prior : 0);
+      new (array<std::atomic<float>>(kPriorAt) + i) std::atomic<float>(real ? moves[i].prior : 0);
       new (array<std::atomic<float>>(kBiasAt) + i)
           std::atomic<float>(verdict == Verdict::kOpen ? 0 : kClosed);
       new (array<Move>(kMoveAt) + i) Move(real ? moves[i].move : Move{});
@@ -475,6 +505,7 @@ class Node {
   uint8_t player_;
   std::atomic<Outcome> outcome_{Outcome::kOpen};
   std::atomic<uint8_t> refined_{0};
+  std::atomic<EvaluationState> evaluation_{EvaluationState::kDone};
 };
 
 }  // namespace cariama::mcts

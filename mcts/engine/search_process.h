@@ -49,7 +49,7 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
         workers_(host.local<PerThread<Worker<G>>>()) {}
 
   bool work(uint32_t thread) override { return workers_[thread].work(); }
-  [[nodiscard]] bool has_work(uint32_t) override { return pool_.has_work(); }
+  [[nodiscard]] bool has_work(uint32_t thread) override { return workers_[thread].has_work(); }
   void lost(Rank rank) override {
     for (Ticket<G>& ticket :
          pool_.tickets().take_if([&](const auto& t) { return t.rank == rank; })) {
@@ -62,6 +62,7 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
   [[nodiscard]] LocalTree<G>& tree() { return tree_; }
   [[nodiscard]] WorkPool<G>& pool() { return pool_; }
   [[nodiscard]] CopyExchange<G>& exchange() { return exchange_; }
+  [[nodiscard]] Worker<G>& worker(uint32_t thread) { return workers_[thread]; }
 
  private:
   friend class CommandedSearch<SearchProcess<G>>;

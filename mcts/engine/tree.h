@@ -331,6 +331,7 @@ class LocalTree final : public LocalInstance {
   struct FetchedNode {
     G state;
     uint32_t moves;
+    bool evaluated;
   };
 
   // Frees one node without its children. During a search, only the worker in whose arena the node
@@ -429,7 +430,8 @@ class LocalTree final : public LocalInstance {
     }
     const std::vector<MoveRecord<G>> records =
         records_of(**node, [&](int, Node<G>* child) { return exported_.add(child); });
-    const FetchedNode fetched{(*node)->state(), static_cast<uint32_t>(records.size())};
+    const FetchedNode fetched{(*node)->state(), static_cast<uint32_t>(records.size()),
+                              (*node)->evaluated()};
     static_cast<void>(transpositions_.drop_parent(*node));
     free_one(*node);
     const bool sent = aggregators.call_buffer(
@@ -458,6 +460,7 @@ class LocalTree final : public LocalInstance {
     const std::vector<MoveRecord<G>>& records = *decoded;
     Node<G>* node = Node<G>::create(fetched->state, std::span<const MoveRecord<G>>(records),
                                     threads_[0]->arena, 0);
+    if (node != nullptr && !fetched->evaluated) node->end_evaluation(false);
     // Children that this process owns become local references.
     for (int i = 0; i < static_cast<int>(records.size()); ++i) {
       const MoveRecord<G>& record = records[i];

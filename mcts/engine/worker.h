@@ -24,8 +24,10 @@
 #include "dtutils/statistics.h"
 #include "mcts/engine/copies.h"
 #include "mcts/engine/copy_exchange.h"
+#include "mcts/engine/evaluations.h"
 #include "mcts/engine/job.h"
 #include "mcts/engine/node.h"
+#include "mcts/engine/rollout_counters.h"
 #include "mcts/engine/selection.h"
 #include "mcts/engine/slot_table.h"
 #include "mcts/engine/tree.h"
@@ -47,60 +49,66 @@ class Worker {
         tree_(host.local<LocalTree<G>>()),
         pool_(host.local<WorkPool<G>>()),
         exchange_(host.local<CopyExchange<G>>()),
+        evaluations_(host),
         shown_("mcts", "thread " + std::to_string(index), [this] { return counters_.values(); }) {}
 
   // Resets the worker for a new search. Called by worker 0, while this worker runs no rollout.
   void begin(uint64_t seed) {
     thread_.random = Random(seed);
     evaluator_.reset();
+    if constexpr (HasEvaluator<G>) evaluations_.begin(options().evaluation);
     before_ = totals();
   }
 
-  // Runs a few rollouts. Returns false if there was none to run.
+  // Runs a few rollouts, and evaluates positions in games with an Evaluator. Returns false if there
+  // was nothing to do.
   bool work() {
-    const uint64_t answers = pool_.answers();
-    const bool stopping = pool_.stopping();
-    if (!stopping && pool_.root_open()) give_shares();
-    typename JobQueue<G>::Taken taken = pool_.jobs().take(kRolloutsPerPoll, stopping);
-    if (taken.job == nullptr) {
-      const bool root = pool_.root_open();
-      if (root) {
-        taken.job = &pool_.root_job();
-        taken.rollouts = taken.job->take(kRolloutsPerPoll);
-      }
-      if (taken.rollouts == 0) {
-        const bool open = root || pool_.open_shares().load(std::memory_order_relaxed) > 0;
-        pool_.set_idle_cause(open ? IdleCause::kAnswers : IdleCause::kNoShare);
-        return false;
-      }
+    if constexpr (!HasEvaluator<G>) {
+      return run_slice(kRolloutsPerPoll);
     } else {
-      if (stopping) {
-        cancel(*taken.job, taken.rollouts);
-        taken.rollouts = 0;
+      if (pool_.stopping()) {
+        const bool cancelled = cancel_evaluations();
+        return run_slice(kRolloutsPerPoll) || cancelled;
       }
-    }
-    // The pending operations keep the job alive. After the last one has ended, the Job object may
-    // be reused for another job.
-    bool postponed = false;
-    bool waits = false;
-    for (uint32_t i = 0; i < taken.rollouts && !postponed; ++i) {
-      if (rollout(*taken.job)) continue;
-      // Only a rollout of the root or of a share is postponed. The rest of the slice is put back
-      // with it.
-      if (taken.job->root) {
-        taken.job->put_back(taken.rollouts - i);
-      } else {
-        pool_.jobs().put_back(*taken.job, taken.rollouts - i);
+      bool found = finish_evaluations();
+      if (const uint32_t room = evaluations_.room(); room != 0) {
+        found |= run_slice(std::min(room, kRolloutsPerPoll));
       }
-      postponed = true;
-      waits = i == 0;
+      // A batch is evaluated when it is full, or when there is nothing else to do.
+      if (!found || evaluations_.room() == 0) {
+        const uint32_t submitted = evaluations_.submit();
+        counters_.evaluations.add(submitted);
+        counters_.evaluation_batches.add(submitted != 0 ? 1 : 0);
+        found |= submitted != 0;
+      }
+      if (!found) evaluations_.wait();
+      return found;
     }
-    if (taken.last) end_pending(*taken.job, 1);
-    if (thread_.aggregators != nullptr) thread_.aggregators->flush();
-    if (!waits) return true;
-    pool_.back_off(answers);
-    pool_.set_idle_cause(IdleCause::kDeferred);
-    return false;
+  }
+  // Returns true if work() would find something to do. Called by the thread of this worker.
+  [[nodiscard]] bool has_work() const {
+    if constexpr (HasEvaluator<G>) {
+      if (evaluations_.has_work() || (pool_.stopping() && evaluations_.has_pending())) return true;
+      if (evaluations_.room() == 0) return false;
+    }
+    return pool_.has_work();
+  }
+  // Adds the root of the search to the next batch, unless it is evaluated. Called by worker 0 of
+  // rank 0, while no rollout is running.
+  void evaluate_root(NodeType& root) requires HasEvaluator<G> {
+    if (root.claim_evaluation()) evaluations_.add_node({nullptr, &root, {}});
+  }
+  // Ends the rollouts whose evaluations are pending, without a value. Returns false if there were
+  // none.
+  bool cancel_evaluations() requires HasEvaluator<G> {
+    if (!evaluations_.has_pending()) return false;
+    evaluations_.cancel([&](const PendingRollout<G>& pending) {
+      remove_visits(pending.path, 1);
+      counters_.deferred_selections.add();
+      return_rollouts(*pending.job, 1);
+    });
+    note_evaluations();
+    return true;
   }
 
   // Ends a ticket that gets no answer. Its rollouts are removed from the counts.
@@ -127,13 +135,10 @@ class Worker {
   // Adds what this worker has counted since begin().
   void add_to(Statistics& sum) const {
     const Statistics now = totals();
-    for (const auto counted :
-         {&Statistics::visits, &Statistics::completions, &Statistics::handed_over,
-          &Statistics::cancelled, &Statistics::playouts, &Statistics::nodes_created_remotely,
-          &Statistics::remote_selections, &Statistics::deferred_selections,
-          &Statistics::sampled_instead, &Statistics::messages, &Statistics::bytes}) {
-      sum.*counted += now.*counted - before_.*counted;
-    }
+    const auto add = [&](uint64_t Statistics::*one) { sum.*one += now.*one - before_.*one; };
+    for (const auto& entry : RolloutCounters::entries()) add(entry.member);
+    add(&Statistics::messages);
+    add(&Statistics::bytes);
   }
 
  private:
@@ -141,67 +146,9 @@ class Worker {
   // begun do not influence the statistics.
   static constexpr uint64_t kMostShared = 4096;
 
-  // Requests rollouts from a node of the receiver.
-  struct JobRequest {
-    SlotId node;
-    uint32_t rollouts = 0;
-    ThreadId requester;  // the requesting thread
-    SlotId ticket;
-    bool share = false;  // begin at the copy of the root; `node` is not used
-  };
-  // The answer to a JobRequest. The samples of the playouts follow.
-  struct JobAnswer {
-    SlotId ticket;
-    uint32_t rank = 0;
-    uint32_t completed = 0;            // rollouts; the others have ended without a value
-    double value = 0;                  // sum of the values for player 0
-    Outcome outcome = Outcome::kOpen;  // of the job's node
-    bool full = false;                 // the process has no memory for nodes
-    bool useless = false;              // the job's node does not exist, or its outcome is proved
-  };
-  // Requests the creation of a node; the position follows.
-  struct Creation {
-    ThreadId requester;
-    SlotId ticket;
-  };
-
-  // Never reset: observers of the job compute rates from two readings.
-  struct Counters {
-    Counter visits;
-    Counter completions;
-    Counter handed_over;
-    Counter cancelled;
-    Counter playouts;
-    Counter nodes_created_remotely;
-    Counter remote_selections;
-    Counter deferred_selections;
-    Counter sampled_instead;
-
-    [[nodiscard]] CounterSet::Values values() const {
-      return {{"visits", visits.value()},
-              {"completions", completions.value()},
-              {"handed_over", handed_over.value()},
-              {"cancelled", cancelled.value()},
-              {"playouts", playouts.value()},
-              {"nodes_created_remotely", nodes_created_remotely.value()},
-              {"remote_selections", remote_selections.value()},
-              {"deferred_selections", deferred_selections.value()},
-              {"sampled_instead", sampled_instead.value()}};
-    }
-  };
-
   // Returns what this worker has counted in all its searches.
   [[nodiscard]] Statistics totals() const {
-    Statistics sum;
-    sum.visits = counters_.visits.value();
-    sum.completions = counters_.completions.value();
-    sum.handed_over = counters_.handed_over.value();
-    sum.cancelled = counters_.cancelled.value();
-    sum.playouts = counters_.playouts.value();
-    sum.nodes_created_remotely = counters_.nodes_created_remotely.value();
-    sum.remote_selections = counters_.remote_selections.value();
-    sum.deferred_selections = counters_.deferred_selections.value();
-    sum.sampled_instead = counters_.sampled_instead.value();
+    Statistics sum = counters_.read();
     if (thread_.aggregators != nullptr) {
       sum.messages = thread_.aggregators->messages();
       sum.bytes = thread_.aggregators->bytes();
@@ -217,9 +164,52 @@ class Worker {
 
   // ---- Rollouts
 
-  // Runs one rollout of the job. Its pending operation ends in this function, or when the answer of
-  // another process arrives. Returns false for a rollout of the root or of a share that was
-  // deferred: then the operation stays pending, and the caller has to put the rollout back.
+  // Runs up to `most` rollouts. Returns false if there was none to run.
+  bool run_slice(uint32_t most) {
+    const uint64_t answers = pool_.answers();
+    const bool stopping = pool_.stopping();
+    if (!stopping && pool_.root_open()) give_shares();
+    typename JobQueue<G>::Taken taken = pool_.jobs().take(most, stopping);
+    if (taken.job == nullptr) {
+      const bool root = pool_.root_open();
+      if (root) {
+        taken.job = &pool_.root_job();
+        taken.rollouts = taken.job->take(most);
+      }
+      if (taken.rollouts == 0) {
+        const bool open = root || pool_.open_shares().load(std::memory_order_relaxed) > 0;
+        pool_.set_idle_cause(open ? IdleCause::kAnswers : IdleCause::kNoShare);
+        return false;
+      }
+    } else {
+      if (stopping) {
+        cancel(*taken.job, taken.rollouts);
+        taken.rollouts = 0;
+      }
+    }
+    // The pending operations keep the job alive. After the last one has ended, the Job object may
+    // be reused for another job.
+    bool postponed = false;
+    bool waits = false;
+    for (uint32_t i = 0; i < taken.rollouts && !postponed; ++i) {
+      if (rollout(*taken.job)) continue;
+      // Only a rollout of the root or of a share is postponed. The rest of the slice is put back
+      // with it.
+      put_back(*taken.job, taken.rollouts - i);
+      postponed = true;
+      waits = i == 0;
+    }
+    if (taken.last) end_pending(*taken.job, 1);
+    if (thread_.aggregators != nullptr) thread_.aggregators->flush();
+    if (!waits) return true;
+    pool_.back_off(answers);
+    pool_.set_idle_cause(IdleCause::kDeferred);
+    return false;
+  }
+
+  // Runs one rollout of the job. Its pending operation ends here, or when an evaluation has ended or
+  // the answer of another process arrives. Returns false for a rollout of the root or of a share
+  // that was deferred: then the operation stays pending, and the caller has to put it back.
   [[nodiscard]] bool rollout(Job<G>& job) {
     path_.clear();
     counters_.visits.add();
@@ -230,10 +220,25 @@ class Worker {
       if (root.stale) return defer(job);
       copied = root.copy;
     }
+    return descend(job, node, copied);
+  }
+  // Continues a rollout at a node that its path_ has reached. copied: see rollout(). Returns false
+  // as rollout() does.
+  [[nodiscard]] bool descend(Job<G>& job, NodeType* node, Copy<G>* copied) {
     for (;;) {
       if (const Outcome known = node->outcome(); known != Outcome::kOpen) {
         end_proved(job, known);
         return true;
+      }
+      if constexpr (HasEvaluator<G>) {
+        if (!node->evaluated()) {
+          if (node->claim_evaluation()) {
+            evaluations_.add_node({&job, node, path_});
+          } else {
+            evaluations_.add_waiting({&job, node, path_});
+          }
+          return true;
+        }
       }
       if constexpr (HasRefine<G>) {
         if (node->refinements() < kRefinements) {
@@ -360,6 +365,10 @@ class Worker {
       finish(job, path_, 1, *result, {}, outcome_of(*result));
       return;
     }
+    if constexpr (HasEvaluator<G>) {
+      evaluations_.add_position({&job, nullptr, path_}, position);
+      return;
+    }
     if (!evaluator_) evaluator_.emplace(node.state(), thread_.random, options().value_weight);
     samples_.clear();
     double sum = 0;
@@ -391,7 +400,42 @@ class Worker {
     end_pending(job, count);
   }
 
+  // ---- Evaluations (evaluations.h)
+
+  // Ends the rollouts of finished batches, and continues those that waited for nodes. Returns false
+  // if there were none.
+  bool finish_evaluations() requires HasEvaluator<G> {
+    bool found = false;
+    while (const auto batch = evaluations_.poll()) {
+      found = true;
+      for (size_t i = 0; i < batch->pending.size(); ++i) {
+        const PendingRollout<G>& pending = batch->pending[i];
+        if (pending.job == nullptr) continue;
+        counters_.completions.add();
+        finish(*pending.job, pending.path, 1, batch->positions[i].value, {}, Outcome::kOpen);
+      }
+      note_evaluations();
+    }
+    while (std::optional<PendingRollout<G>> ready = evaluations_.take_ready()) {
+      found = true;
+      path_ = std::move(ready->path);
+      if (!descend(*ready->job, ready->node, nullptr)) put_back(*ready->job, 1);
+    }
+    return found;
+  }
+  // Lets the other workers continue the rollouts that wait for nodes which this worker evaluated.
+  void note_evaluations() {
+    pool_.note_answer();
+    if (host_.threads() > 1) host_.wake_workers();
+  }
+
   // ---- The end of rollouts and jobs
+
+  // Puts rollouts of the root or of a share back, to be repeated. Their operations stay pending.
+  void put_back(Job<G>& job, uint32_t count) {
+    if (job.root) return job.put_back(count);
+    pool_.jobs().put_back(job, count);
+  }
 
   void remove_visits(std::span<const Step<G>> path, uint32_t count) {
     for (const Step<G>& step : path) step.node->remove_visits(step.move, count);
@@ -642,10 +686,11 @@ class Worker {
   WorkPool<G>& pool_;
   CopyExchange<G>& exchange_;
   std::optional<internal::Evaluator<G>> evaluator_;
+  Evaluations<G> evaluations_;
   std::vector<Step<G>> path_;
   std::vector<SampleType> samples_;
   std::vector<SampleType> answered_;
-  Counters counters_;
+  RolloutCounters counters_;
   CounterSet shown_;   // last: reads counters_
   Statistics before_;  // totals() at the beginning of the search
 };

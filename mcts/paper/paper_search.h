@@ -32,6 +32,8 @@ namespace cariama::mcts {
 template <Game G>
 class PaperSearch {
  public:
+  static_assert(!HasEvaluator<G>,
+                "cariama: PaperSearch runs playouts, so its game has no Evaluator: use Search");
   using Move = typename G::Move;
   using Result = SearchResult<Move>;
   using Progress = std::function<void(const Result&)>;

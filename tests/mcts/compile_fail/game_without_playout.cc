@@ -1,4 +1,4 @@
-// error: cariama: a game needs: float playout(Random&) const (or Playouts, or value())
+// error: cariama: a game needs: float playout(Random&) const (or Playouts, value() or Evaluator)
 #include "docs/examples/connect_four.h"
 #include "mcts/game.h"
 
