@@ -101,10 +101,10 @@ struct CARIAMA_DTUTILS_EXPORT HelperOptions {
   std::chrono::microseconds context_switch{5};
   // Conservative core policy, in effect if RegistrationOptions::place has a board (in a fabric it
   // has one): the number of cores of the host on which helpers may run, each on its own. The
-  // helpers with the most registered bytes run. A number of bytes counts for some seconds after they
-  // are deregistered; otherwise a helper would lose its core by its own work. While a helper does not run, its process leaves
-  // memory registered, within the budget. Empty: HelperPlace::idle_cores. UINT32_MAX: the helper
-  // always runs.
+  // helpers with the most registered bytes run. A number of bytes counts for some seconds after the
+  // bytes are deregistered; otherwise a helper would lose its core by its own work. While a helper
+  // does not run, its process leaves memory registered, within the budget. Empty:
+  // HelperPlace::idle_cores. UINT32_MAX: the helper always runs.
   std::optional<uint32_t> idle_cores{};
   // false: no thread; the owner calls step(). For simulations with a clock of their own.
   bool own_thread = true;
