@@ -187,8 +187,8 @@ struct SearchOptions {
   [[nodiscard]] uint32_t busy_samples() const { return sample_limit() / 2; }
 
   // Checks choice, value_weight, root_noise and evaluation. Returns INVALID_ARGUMENT, with a
-  // message that names the option and its valid values, for a value out of range, or for noise with a selection that
-  // uses no priors.
+  // message that names the option and its valid values, for a value out of range, or for noise
+  // with a selection that uses no priors.
   [[nodiscard]] CARIAMA_MCTS_EXPORT absl::Status validate() const;
 
   // Returns the options with values that are possible.
