@@ -68,9 +68,9 @@
 //                                                      //   Random&, Owned<kAmafIds>*)
 //   using Evaluator = ...;                             // a class that computes values and priors
 //                                                      //   of batches of positions, for example
-//                                                      //   a network (evaluator.h). It replaces the
-//                                                      //   playouts, value(), and the priors of
-//                                                      //   expand(). Not with AMAF
+//                                                      //   a network (evaluator.h). It replaces
+//                                                      //   the playouts, value(), and the priors
+//                                                      //   of expand(). Not with AMAF
 //   uint64_t key() const;                              // equal for equal positions with the same
 //                                                      //   player to move. A good 64-bit hash:
 //                                                      //   with transpositions, two positions with

@@ -207,8 +207,8 @@ class Worker {
     return false;
   }
 
-  // Runs one rollout of the job. Its pending operation ends here, or when an evaluation has ended or
-  // the answer of another process arrives. Returns false for a rollout of the root or of a share
+  // Runs one rollout of the job. Its pending operation ends here, or when an evaluation ends or the
+  // answer of another process arrives. Returns false for a rollout of the root or of a share
   // that was deferred: then the operation stays pending, and the caller has to put it back.
   [[nodiscard]] bool rollout(Job<G>& job) {
     path_.clear();
