@@ -187,15 +187,9 @@ struct SearchOptions {
   // requests are in flight.
   [[nodiscard]] uint32_t busy_samples() const { return sample_limit() / 2; }
 
-<<<<<<< HEAD
   // Checks selection, choice, value_weight, root_noise, evaluation and paper. Returns
   // INVALID_ARGUMENT, with a message that names the option and its valid values, for a value out of
   // range, or for noise with a selection that uses no priors.
-=======
-  // Checks choice, value_weight, root_noise and evaluation. Returns INVALID_ARGUMENT, with a
-  // message that names the option and its valid values, for a value out of range, or for noise
-  // with a selection that uses no priors.
->>>>>>> h2
   [[nodiscard]] CARIAMA_MCTS_EXPORT absl::Status validate() const;
 
   // Returns the options with values that are possible.
