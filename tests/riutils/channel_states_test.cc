@@ -2,6 +2,7 @@
 // the steps that are documented to wait do so.
 #include <chrono>
 #include <cstdint>
+#include <new>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -153,6 +154,27 @@ TEST_P(ChannelStates, OtherCallsWaitForAGrantUntilTheTimeout) {
   EXPECT_EQ(rig.granted, 2u);
   ASSERT_TRUE(rig.receive_all());
   expect_all_run();
+}
+
+// If memory is exhausted while the answer to a request is outstanding, the answer is taken later.
+// Otherwise the sender could never return the chunks.
+TEST_P(ChannelStates, AnAnswerThatFoundNoMemoryIsTakenLater) {
+  ChannelRig rig(GetParam(), small_chunks(1, 2, short_timeout()));
+  fill_a_chunk(rig);
+  rig.grants_late = true;
+  EXPECT_TRUE(absl::IsDeadlineExceeded(send(rig, kRefuse).status()));
+  rig.on_obtain = [] { throw std::bad_alloc(); };
+  EXPECT_TRUE(absl::IsResourceExhausted(send(rig, kRefuse).status()));
+  rig.on_obtain = nullptr;
+  rig.grants_late = false;
+  ASSERT_TRUE(rig.receive_all());
+  bool ended = false;
+  for (int i = 0; i < 100'000 && !ended; ++i) {
+    ended = rig.sender().end_if_quiet();
+    rig.receive();  // also lets transfers of the simulation complete
+  }
+  EXPECT_TRUE(ended);
+  EXPECT_EQ(rig.granted, 2u);
 }
 
 // If the first grant comes after shutdown(), the channel still ends at the receiver, which would
