@@ -68,8 +68,8 @@ struct HelperJob {
                                                            : absl::DeadlineExceededError("call"));
     must(done.status());
   }
-  // Waits until the helper runs, or does not run. Runs no calls: Fabric::wait() would not notice the
-  // change, which wakes no thread.
+  // Waits until the helper runs, or does not run. Runs no calls: Fabric::wait() would not notice
+  // the change, which wakes no thread.
   [[nodiscard]] bool await(bool runs) const {
     return wait_until([&] { return helper->statistics().runs == runs; }, soon());
   }
