@@ -22,6 +22,7 @@
 #include "dsfabric/user_buffer.h"
 #include "dtutils/registration/helper_thread.h"
 #include "dtutils/system_info.h"
+#include "dtutils/wait.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/local_job.h"
@@ -67,9 +68,10 @@ struct HelperJob {
                                                            : absl::DeadlineExceededError("call"));
     must(done.status());
   }
-  // Waits, for at most a minute, until the helper runs, or does not run.
+  // Waits until the helper runs, or does not run. Runs no calls: Fabric::wait() would not notice
+  // the change, which wakes no thread.
   [[nodiscard]] bool await(bool runs) const {
-    return fabric->wait([&] { return helper->statistics().runs == runs; }, soon());
+    return wait_until([&] { return helper->statistics().runs == runs; }, soon());
   }
   // Waits for all processes, and runs their calls meanwhile.
   void meet() const { must(Collectives(*fabric).barrier(soon())); }
@@ -104,6 +106,7 @@ int role_largest() {
 int role_cores() {
   HelperJob job({});
   job.use(size_t{1} << 20);
+  job.meet();
   const SystemInfo machine = query_system_info();
   const auto cores = static_cast<uint32_t>(machine.cpus.size());
   const uint32_t threads = job.fabric->size() * job.fabric->threads();
