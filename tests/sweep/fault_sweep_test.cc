@@ -18,6 +18,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -134,10 +135,12 @@ void arm(const Cell& cell, SweepBoard& board, const std::string& folder) {
 
 // What the descriptors of this process refer to, but for those that a process keeps until it ends:
 // the executable (read by absl::Symbolize() for the report of a crash), the monitor of mappings
-// (userfaultfd), and the datagram socket of diagnostics that are printed once for each host.
+// (userfaultfd and its epoll), and the datagram socket of diagnostics that are printed once for
+// each host.
 std::vector<std::string> descriptors() {
   const auto executable = std::filesystem::read_symlink("/proc/self/exe");
   std::vector<std::string> files;
+  bool is_monitored = false;
   for (const auto& file : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code gone;  // the descriptor of the iterator
     const auto target = std::filesystem::read_symlink(file.path(), gone);
@@ -145,11 +148,14 @@ std::vector<std::string> descriptors() {
     socklen_t length = sizeof type;
     const int descriptor = std::stoi(file.path().filename().string());
     if (getsockopt(descriptor, SOL_SOCKET, SO_TYPE, &type, &length) != 0) type = 0;
-    if (gone || target == executable || type == SOCK_DGRAM ||
-        target == "anon_inode:[userfaultfd]") {
-      continue;
-    }
+    const bool is_monitor = target == "anon_inode:[userfaultfd]";
+    is_monitored |= is_monitor;
+    if (gone || target == executable || type == SOCK_DGRAM || is_monitor) continue;
     files.push_back(target.string());
+  }
+  if (is_monitored) {
+    const auto epoll = std::find(files.begin(), files.end(), "anon_inode:[eventpoll]");
+    if (epoll != files.end()) files.erase(epoll);
   }
   return files;
 }

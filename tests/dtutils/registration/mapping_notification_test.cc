@@ -81,19 +81,22 @@ TEST_F(MappingNotification, FreeMayUnmapWhileItHoldsTheLockOfMalloc) {
               mallopt(M_TRIM_THRESHOLD, 0);
               mallopt(M_TOP_PAD, 0);
               const auto cache = make_watching_cache();
-              for (int round = 0; round < 200; ++round) {
-                constexpr size_t kBytes = size_t{4} << 20;
-                auto* const block = static_cast<char*>(std::malloc(kBytes));
+              // Each block is larger than all before, so that it fits into no gap of the heap and is
+              // its top. The first one may have later allocations of the cache above it.
+              constexpr size_t kRounds = 200;
+              for (size_t round = 0; round < kRounds; ++round) {
+                const size_t size = (size_t{4} << 20) + round * kTestPage;
+                auto* const block = static_cast<char*>(std::malloc(size));
                 const auto address = reinterpret_cast<uintptr_t>(block);
                 block[0] = 1;
                 // The pages that are of the block alone, and are unmapped with it.
                 const uintptr_t from = (address + kTestPage) / kTestPage * kTestPage;
                 const auto* const pages = reinterpret_cast<const char*>(from);
-                const size_t bytes = (address + kBytes - from) / kTestPage * kTestPage;
+                const size_t bytes = (address + size - from) / kTestPage * kTestPage;
                 if (touch(*cache, pages, bytes) || !touch(*cache, pages, bytes)) return false;
                 std::free(block);
               }
-              return cache->statistics().invalidations >= 199;
+              return cache->statistics().invalidations >= kRounds - 10;
             }),
             0);
 }
