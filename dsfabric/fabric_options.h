@@ -82,12 +82,12 @@ struct FabricOptions {
   // process count, too: at the limit Retry waits, and all others and calls inside a call are
   // refused. Answers count, but are not refused.
   uint64_t buffered_bytes = uint64_t{64} << 20;
-  // Limit per process of the chunks that it provides for channels by which calls arrive
-  // (messenger_options.h). Their bytes never exceed it. The last quarter is for the first chunks of
-  // channels that have none. Beyond it a sender works with the chunks that it has; if it has none,
-  // or none that is large enough, its call gets RESOURCE_EXHAUSTED. Each thread registers the
-  // memory of its chunks in pieces of superpages.chunk_bytes. The process's memory budget applies
-  // in addition.
+  // Limit of the sum of the chunks that this process grants to incoming one-sided channels
+  // (messenger_options.h). The last quarter is only for the first chunk of a channel. At the limit
+  // a sender continues with its chunks; a call of a sender that has none, or none that is large
+  // enough, gets RESOURCE_EXHAUSTED, whatever its policy. Default: no limit. Each thread registers
+  // the memory of its chunks in pieces of superpages.chunk_bytes, so up to that much more for each
+  // thread is registered. The process's memory budget applies in addition.
   uint64_t channel_bytes = std::numeric_limits<uint64_t>::max();
   // Default: the failure of a process is an error of the operations that need the process.
   FailurePolicy on_failure = FailurePolicy::kContinue;
@@ -102,7 +102,8 @@ struct FabricOptions {
   // Transmitter on one of the fabric's connections: up to this size it is copied into registered
   // memory. Longer memory is registered through a RegistrationCache for each device, whose policy
   // decides how long it stays registered. The helpers of these caches share a board with those of
-  // the other processes of the host (helper_board.h): with no idle core, no helper runs.
+  // the other processes of the job on this host (helper_board.h): a helper runs only if the job
+  // leaves a core idle, unless HelperOptions say otherwise. Jobs do not see each other's boards.
   uint64_t bounce_bytes = 16u << 10;
   // Returns the options of such a cache. Called at the first use of longer memory through each
   // device, since a policy serves one cache. Empty: the defaults (least recently used memory is

@@ -20,10 +20,17 @@
 // worker adds the position to a batch and begins other rollouts. Rollouts that reach a node whose
 // evaluation is pending continue when it has ended. The worker evaluates the batch when it is full
 // (EvaluationOptions::batch) or when the worker has nothing else to do, so that the size of the
-// batches and their delay follow the load. Each node is evaluated once, by its owner.
+// batches and their delay follow the load. The owner of a node evaluates it, and the result is
+// stored in the node. A batch that is in flight at the end of a search is discarded, so a later
+// search evaluates its nodes again. A position without a node (SearchOptions::expand_visits, copies
+// of remote nodes) is evaluated at each visit, so a batch may contain it several times.
+//
+// While a function of the evaluator, or the factory, runs, its worker runs no calls, and other
+// processes wait for it. So use the asynchronous form if evaluate() takes long.
+//
 //
 // For an accelerator or a server process the evaluator has an asynchronous form. It has these
-// functions instead of evaluate():
+// functions instead of evaluate() (with both forms these are used):
 //
 //     void submit(uint64_t token, std::span<mcts::Evaluation<MyGame>> batch);
 //     std::optional<uint64_t> poll();
@@ -31,18 +38,28 @@
 //
 //   submit() starts the evaluation of a batch and returns. poll() returns the token of a batch
 //   whose values and priors are written, or nullopt; it does not block. The evaluator may access
-//   the batch until poll() returns its token, or until the evaluator's destructor returns. Batches
-//   may end in any order. At most EvaluationOptions::in_flight batches are in flight for each
-//   worker. wait() blocks until poll() would return a token, or for the given time: a worker calls
-//   it when it has nothing else to do.
+//   the batch until poll() returns its token, or until the evaluator's destructor returns, also by
+//   other threads, whose writes happen before poll() returns the token. Batches may end in any
+//   order. At most EvaluationOptions::in_flight batches are in flight for each worker; a discarded
+//   one counts until poll() returns its token. wait() blocks until poll() would return a token, or
+//   for the given time of 100 us; it may return earlier. A worker calls it while a batch is in
+//   flight and it has nothing else to do. Without wait() it polls, and uses its core fully.
+//
 //
 // What the evaluator guarantees:
 //  - It writes the value, 0 to 1, and all priors: numbers of 0 or more. The priors of a node need
-//    not add up to 1. A value out of range ends the search with an exception that says so.
-//  - Results depend only on the position, also in other processes.
-//  - A thread uses its own evaluator only. Evaluators of several threads work at the same time.
-//  - An exception of an evaluator has the effect of one of the game: Search::run() throws it if it
-//    is in rank 0; otherwise the process cannot complete the search (Host::serve()).
+//    not add up to 1. It writes nothing else of the batch, and evaluate() keeps no pointer to it.
+//  - Results depend only on the position, also in other processes. If they differ a little (by
+//    rounding, or by the other positions of the batch), the search is not repeatable.
+//  - Evaluators of several threads work at the same time. Each is created and used in the thread of
+//    its worker. It is destroyed there when another factory replaces it, otherwise with the host,
+//    in the thread that destroys the host, when the worker has ended.
+//
+// Errors are an exception of a function of the evaluator, a value or prior out of range, a batch
+// that takes longer than EvaluationOptions::timeout_seconds, and no factory. In rank 0
+// Search::run() throws. In another rank Host::serve() throws, and the search continues without this
+// process. After an error the host of that process cannot search: destroy it.
+//
 // The end of a search waits for the evaluate() that is running, but not for batches in flight: it
 // ignores their results.
 #ifndef CARIAMA_MCTS_EVALUATOR_H_
@@ -70,7 +87,8 @@ namespace cariama::mcts {
 template <typename G>
 struct Evaluation {
   G position;
-  // The moves to give priors to, in an order of the search: without those that expand() omits.
+  // The moves that need a prior, in no certain order. For a node: those that expand() returned. For
+  // the root, and for a position without a node: all legal moves.
   std::span<const typename G::Move> moves;
   std::span<float> priors;  // written by the evaluator: of moves[i], in the order of `moves`
   float value = std::numeric_limits<float>::quiet_NaN();  // written by the evaluator: for player 0
@@ -98,6 +116,7 @@ class EvaluatorSource final : public LocalInstance {
 
   explicit EvaluatorSource(Host&) {}
 
+  // Replaces the factory; see provide_evaluator().
   void set(Factory factory) {
     const std::lock_guard lock(mutex_);
     factory_ = std::move(factory);
@@ -130,11 +149,12 @@ class EvaluatorSource final : public LocalInstance {
 };
 
 // Sets the factory of the evaluators of this process. Each worker calls it before its first
-// evaluation, in its own thread, one worker at a time. Without this call the evaluators are
-// default-constructed. Called by the thread that created the host, in every process of the job:
-// before serve() in ranks other than 0 (ProgramOptions::prepare), and while no search is running in
-// rank 0. A later call replaces the evaluators from the next search on; Search::clear() also drops
-// the priors and values of the previous ones.
+// evaluation, in its own thread, one worker at a time. The factory must not call this function.
+// Without this call, or with an empty function, the evaluators are default-constructed. Called by
+// the thread that created the host, in every process of the job: before serve() in ranks other than
+// 0 (ProgramOptions::prepare), and while no search is running in rank 0. So only rank 0 can replace
+// the factory later, from the next search on. Nodes of a tree that is reused keep the priors and
+// values of the previous evaluators: Search::clear() drops them.
 template <Game G>
 requires HasEvaluator<G>
 void provide_evaluator(Host& host,

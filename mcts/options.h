@@ -74,14 +74,15 @@ struct RootNoise {
 
 // Games with an Evaluator (evaluator.h): how each worker forms batches of positions.
 struct EvaluationOptions {
-  // Limit of the positions in one batch, 1 to 65536. At the same time a limit of the rollouts of a
-  // worker that wait for evaluations of nodes. Batches are smaller if the worker has nothing else
-  // to do. Positions in a batch count as lost for the player that moved there until their values
-  // arrive. So large batches make the search explore more widely.
+  // Limit of the positions in one batch, 1 to 65536. Also the limit of the rollouts of a worker
+  // that wait for nodes whose evaluation is pending. Batches are smaller if the worker has nothing
+  // else to do. A pending rollout counts as a loss for the player of each of its moves (virtual
+  // loss), so large batches make the search explore more widely.
   uint32_t batch = 16;
   // Asynchronous evaluators: limit of the batches in flight of each worker, 1 to 65536.
   uint32_t in_flight = 2;
-  // Asynchronous evaluators: a batch that takes longer ends the search with an exception.
+  // Asynchronous evaluators: a batch that takes longer is an error of the evaluator (evaluator.h).
+  // Finite, above 0.
   double timeout_seconds = 60;
 };
 
@@ -123,7 +124,7 @@ struct SearchOptions {
   EvaluationOptions evaluation{};
   // Number of visits after which a move gets a child node. A node takes about 5 KB on an 11x11 Hex
   // board. This memory pays off only if later rollouts visit the node. In games with an Evaluator
-  // each visit before evaluates the position anew, so of() sets 0.
+  // each visit of a position without a node evaluates it anew, so of() sets 0.
   uint32_t expand_visits = 8;
   // Numbers of visits of a node at which refine() is called, if the game has it: for level 0, and
   // for level 1.
@@ -205,8 +206,10 @@ struct SearchOptions {
   }
 
   // Returns the defaults for a game. In games with AMAF, AMAF statistics replace the exploration
-  // term. In games with an Evaluator the selection is kPuct, each visited position gets a node, and
-  // a child is placed in a random process if its parent has at least 108 visits, as in other games.
+  // term. In games with an Evaluator the selection is kPuct (exploration 1, first_play 0.5), each
+  // visited position gets a node, and spread_expansions keeps the number of visits from which
+  // children are spread: 12 * (8 + 1). The default constructor's options ignore priors: begin with
+  // of(). value_weight and playouts_per_leaf have no effect there.
   template <Game G>
   [[nodiscard]] static SearchOptions of() {
     SearchOptions options;
@@ -248,7 +251,8 @@ struct Statistics {
   uint64_t handed_over = 0;
   // Of `visits`: rollouts that found the outcome of their first node proved. They have no value.
   uint64_t cancelled = 0;
-  // playouts_per_leaf for each evaluation of a position, also if no playout ran.
+  // playouts_per_leaf for each rollout that ended with playouts or value(), also if no playout ran.
+  // 0 in games with an Evaluator.
   uint64_t playouts = 0;
   // Positions that the evaluators of this process evaluated, and their batches.
   uint64_t evaluations = 0;

@@ -77,9 +77,11 @@ class Network {
   void evaluate(std::span<cariama::mcts::Evaluation<NetworkConnectFour>> batch) {
     for (auto& one : batch) {
       const auto logits = outputs_of(*weights_, one.position);
+      float most = logits[one.moves[0]];
+      for (const auto move : one.moves) most = std::max(most, logits[move]);
       float sum = 0;
       for (size_t i = 0; i < one.moves.size(); ++i) {
-        one.priors[i] = std::exp(std::min(logits[one.moves[i]], 30.0F));
+        one.priors[i] = std::exp(logits[one.moves[i]] - most);
         sum += one.priors[i];
       }
       for (float& prior : one.priors) prior /= sum;

@@ -1,8 +1,8 @@
 // Evaluations: the evaluator of one worker (evaluator.h), the positions that wait for it, and the
 // rollouts that wait for evaluations of nodes.
 //
-// It runs no rollout: the worker adds positions, submits batches, and ends the rollouts of finished
-// ones.
+// It runs no rollout: the worker adds positions, submits batches, and completes the rollouts of
+// evaluated batches.
 #ifndef CARIAMA_MCTS_ENGINE_EVALUATIONS_H_
 #define CARIAMA_MCTS_ENGINE_EVALUATIONS_H_
 
@@ -59,6 +59,13 @@ class Evaluations<G> {
                 "cariama: the game's Evaluator needs: void evaluate(std::span<Evaluation<G>>), or "
                 "void submit(uint64_t token, std::span<Evaluation<G>>) and "
                 "std::optional<uint64_t> poll()");
+  static constexpr bool kWaits = requires(Evaluator & evaluator, std::chrono::microseconds most) {
+    evaluator.wait(most);
+  };
+  static_assert(
+      kWaits || !requires { &Evaluator::wait; },
+      "cariama: the wait of the game's Evaluator is not: void "
+      "wait(std::chrono::microseconds most)");
 
   // Positions that are evaluated together.
   struct Batch {
@@ -74,16 +81,17 @@ class Evaluations<G> {
 
   explicit Evaluations(Host& host) : source_(host.local<EvaluatorSource<G>>()) {}
 
-  // Sets the options of a search. Any thread may call it while no rollout is pending: the worker
-  // may be polling.
+  // Sets the options of a search. Requires: no rollout is pending. Thread-safe: the worker may be
+  // in has_work() or poll().
   void begin(const EvaluationOptions& options) {
+    begun_.store(std::chrono::steady_clock::now(), std::memory_order_relaxed);
     most_.store(options.batch, std::memory_order_relaxed);
     most_in_flight_.store(options.in_flight, std::memory_order_relaxed);
     timeout_seconds_.store(options.timeout_seconds, std::memory_order_relaxed);
   }
 
-  // Returns the number of rollouts that the worker may begin: each adds at most one position, or
-  // one rollout that waits.
+  // Returns how many more rollouts the worker may begin. Each takes at most one place: a position
+  // of the next batch, or a rollout that waits for a node.
   [[nodiscard]] uint32_t room() const {
     const size_t used = std::max(next_.pending.size(), waiting_.size());
     const size_t most = most_.load(std::memory_order_relaxed);
@@ -129,8 +137,8 @@ class Evaluations<G> {
   }
 
   // Submits the next batch, unless it is empty or too many are in flight. Returns the number of its
-  // positions. With a synchronous evaluator the batch is evaluated then. Throws the exceptions of
-  // the evaluator.
+  // positions. With a synchronous evaluator it blocks until the batch is evaluated. Throws the
+  // exceptions of the evaluator.
   uint32_t submit() {
     if (next_.pending.empty()) return 0;
     if (version_ != source_.version() && !live_in_flight()) {
@@ -187,8 +195,8 @@ class Evaluations<G> {
   // Waits a short time for an asynchronous evaluator that has a batch.
   void wait() {
     if constexpr (kAsynchronous) {
-      if (!live_in_flight()) return;
-      if constexpr (requires { evaluator_->wait(kWait); }) {
+      if (in_flight_.empty()) return;
+      if constexpr (kWaits) {
         evaluator_->wait(kWait);
       } else {
         std::this_thread::yield();
@@ -245,10 +253,12 @@ class Evaluations<G> {
     in_flight_.erase(finished);
     return batch;
   }
+  // The time between two searches does not count: no worker polls then.
   void check_time() const {
     const auto now = std::chrono::steady_clock::now();
+    const auto begun = begun_.load(std::memory_order_relaxed);
     for (const auto& batch : in_flight_) {
-      const std::chrono::duration<double> waited = now - batch->submitted;
+      const std::chrono::duration<double> waited = now - std::max(batch->submitted, begun);
       if (waited.count() < timeout_seconds_.load(std::memory_order_relaxed)) continue;
       throw std::runtime_error("the evaluator has not answered a batch of " +
                                std::to_string(batch->positions.size()) + " positions for " +
@@ -276,6 +286,7 @@ class Evaluations<G> {
   std::atomic<uint32_t> most_{1};  // positions in a batch, and rollouts that wait
   std::atomic<uint32_t> most_in_flight_{1};
   std::atomic<double> timeout_seconds_{60};
+  std::atomic<std::chrono::steady_clock::time_point> begun_{};  // of the last search
   uint64_t tokens_ = 0;
   uint64_t version_ = 0;  // of the source, at the creation of evaluator_
   Batch next_;

@@ -6,9 +6,8 @@
 // of another process, the worker requests a job there (job.h): this rollout and a batch of further
 // rollouts of the same job. A ticket keeps the path until the answer arrives.
 //
-// The worker takes work from the work pool (work_pool.h), reads and extends the local tree
-// (tree.h), and continues rollouts at copies of remote nodes (copy_exchange.h). It sends calls to
-// the worker with the same index in other processes.
+// It takes work from the work pool (work_pool.h), extends the local tree (tree.h), continues
+// rollouts at copies of remote nodes (copy_exchange.h), and calls workers of its index elsewhere.
 #ifndef CARIAMA_MCTS_ENGINE_WORKER_H_
 #define CARIAMA_MCTS_ENGINE_WORKER_H_
 
@@ -42,7 +41,6 @@ class Worker {
  public:
   using NodeType = Node<G>;
   using SampleType = Sample<G>;
-
   Worker(Host& host, uint32_t index)
       : host_(host),
         thread_(host.thread(index)),
@@ -93,22 +91,25 @@ class Worker {
     }
     return pool_.has_work();
   }
-  // Adds the root of the search to the next batch, unless it is evaluated. Called by worker 0 of
-  // rank 0, while no rollout is running.
-  void evaluate_root(NodeType& root) requires HasEvaluator<G> {
-    if (root.claim_evaluation()) evaluations_.add_node({nullptr, &root, {}});
+  // Adds the root to the next batch, unless it is evaluated. Called by worker 0 of rank 0.
+  void evaluate_root(NodeType& root) {
+    if constexpr (HasEvaluator<G>) {
+      if (root.claim_evaluation()) evaluations_.add_node({nullptr, &root, {}});
+    }
   }
-  // Ends the rollouts whose evaluations are pending, without a value. Returns false if there were
-  // none.
-  bool cancel_evaluations() requires HasEvaluator<G> {
-    if (!evaluations_.has_pending()) return false;
-    evaluations_.cancel([&](const PendingRollout<G>& pending) {
-      remove_visits(pending.path, 1);
-      counters_.deferred_selections.add();
-      return_rollouts(*pending.job, 1);
-    });
-    note_evaluations();
-    return true;
+  // Ends the rollouts with pending evaluations, without a value. Returns false if there were none.
+  bool cancel_evaluations() {
+    if constexpr (HasEvaluator<G>) {
+      if (!evaluations_.has_pending()) return false;
+      evaluations_.cancel([&](const PendingRollout<G>& pending) {
+        remove_visits(pending.path, 1);
+        counters_.deferred_selections.add();
+        return_rollouts(*pending.job, 1);
+      });
+      note_evaluations();
+      return true;
+    }
+    return false;
   }
 
   // Ends a ticket that gets no answer. Its rollouts are removed from the counts.
@@ -402,26 +403,27 @@ class Worker {
 
   // ---- Evaluations (evaluations.h)
 
-  // Ends the rollouts of finished batches, and continues those that waited for nodes. Returns false
-  // if there were none.
-  bool finish_evaluations() requires HasEvaluator<G> {
+  // Completes the rollouts of evaluated batches, and continues those that waited for nodes.
+  bool finish_evaluations() {
     bool found = false;
-    while (const auto batch = evaluations_.poll()) {
-      found = true;
-      for (size_t i = 0; i < batch->pending.size(); ++i) {
-        const PendingRollout<G>& pending = batch->pending[i];
-        if (pending.job == nullptr) continue;
-        counters_.completions.add();
-        finish(*pending.job, pending.path, 1, batch->positions[i].value, {}, Outcome::kOpen);
+    if constexpr (HasEvaluator<G>) {
+      while (const auto batch = evaluations_.poll()) {
+        found = true;
+        for (size_t i = 0; i < batch->pending.size(); ++i) {
+          const PendingRollout<G>& pending = batch->pending[i];
+          if (pending.job == nullptr) continue;
+          counters_.completions.add();
+          finish(*pending.job, pending.path, 1, batch->positions[i].value, {}, Outcome::kOpen);
+        }
+        note_evaluations();
       }
-      note_evaluations();
+      while (std::optional<PendingRollout<G>> ready = evaluations_.take_ready()) {
+        path_ = std::move(ready->path);
+        found = true;
+        if (!descend(*ready->job, ready->node, nullptr)) put_back(*ready->job, 1);
+      }
     }
-    while (std::optional<PendingRollout<G>> ready = evaluations_.take_ready()) {
-      found = true;
-      path_ = std::move(ready->path);
-      if (!descend(*ready->job, ready->node, nullptr)) put_back(*ready->job, 1);
-    }
-    return found;
+    return found;  // true if there were any
   }
   // Lets the other workers continue the rollouts that wait for nodes which this worker evaluated.
   void note_evaluations() {
@@ -433,10 +435,8 @@ class Worker {
 
   // Puts rollouts of the root or of a share back, to be repeated. Their operations stay pending.
   void put_back(Job<G>& job, uint32_t count) {
-    if (job.root) return job.put_back(count);
-    pool_.jobs().put_back(job, count);
+    job.root ? job.put_back(count) : pool_.jobs().put_back(job, count);
   }
-
   void remove_visits(std::span<const Step<G>> path, uint32_t count) {
     for (const Step<G>& step : path) step.node->remove_visits(step.move, count);
   }

@@ -281,10 +281,10 @@ TEST_P(EvaluatorByThreads, ErrorsOfEvaluatorsEndTheSearchWithTheirText) {
     for (const bool late : {false, true}) {
       const auto host = local_host(GetParam());
       std::atomic<uint32_t> batches{0};
-      provide(*host, [&, bad = function](Batch batch) {
-        const bool complete = text.find("for move 0") == std::string::npos;
+      provide(*host, [&, bad = function, said = text](Batch batch) {
+        const bool complete = said.find("for move 0") == std::string::npos;
         if (late && ++batches < 10) return evaluate_exactly(batch);
-        if (complete && text.find("the prior") != std::string::npos) evaluate_exactly(batch);
+        if (complete && said.find("the prior") != std::string::npos) evaluate_exactly(batch);
         bad(batch);
       });
       Search<EvaluatedGame> search(*host);

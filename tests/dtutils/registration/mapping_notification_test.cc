@@ -81,8 +81,8 @@ TEST_F(MappingNotification, FreeMayUnmapWhileItHoldsTheLockOfMalloc) {
               mallopt(M_TRIM_THRESHOLD, 0);
               mallopt(M_TOP_PAD, 0);
               const auto cache = make_watching_cache();
-              // Each block is larger than all before, so that it fits into no gap of the heap and is
-              // its top. The first one may have later allocations of the cache above it.
+              // Each block is larger than all before, so that it fits into no gap of the heap and
+              // is its top. The first one may have later allocations of the cache above it.
               constexpr size_t kRounds = 200;
               for (size_t round = 0; round < kRounds; ++round) {
                 const size_t size = (size_t{4} << 20) + round * kTestPage;
