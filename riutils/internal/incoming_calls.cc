@@ -265,7 +265,7 @@ ChunkReply IncomingCalls::try_grant(uint32_t rank, const ChunkRequest& request) 
     const uint64_t key = ++last_key_;
     auto channel =
         std::make_unique<IncomingChannel>(*this, rank, request, number, key, std::move(chunks));
-    entries.push_back(map_.prepare(key, {channel.get(), {}}));
+    entries.push_back(IncomingMap<Entry>::prepare(key, {channel.get(), {}}));
     auto& place = numbers[number];
     try {
       Account& account = accounts_[{rank, request.serial}];
@@ -283,7 +283,7 @@ ChunkReply IncomingCalls::try_grant(uint32_t rank, const ChunkRequest& request) 
     Account& account = found->second;
     entries.reserve(chunks.size());
     for (const auto chunk : chunks) {
-      entries.push_back(map_.prepare(account.channel->key, {nullptr, chunk}));
+      entries.push_back(IncomingMap<Entry>::prepare(account.channel->key, {nullptr, chunk}));
     }
     account.memory.reserve(account.memory.size() + pieces.chunks.size());
     std::move(pieces.chunks.begin(), pieces.chunks.end(), std::back_inserter(account.memory));
