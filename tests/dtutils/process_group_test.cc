@@ -240,13 +240,20 @@ TEST(ProcessGroup, ReportsExitCodesIfSigchldIsIgnored) {
 TEST(ProcessGroup, ReportsAnExitStatusThatAHandlerTook) {
   struct sigaction takes {};
   takes.sa_handler = [](int) {
+    const int error = errno;
     while (waitpid(-1, nullptr, WNOHANG) > 0) {
     }
+    errno = error;
   };
   takes.sa_flags = SA_RESTART;
   struct sigaction before {};
   ASSERT_EQ(sigaction(SIGCHLD, &takes, &before), 0);
-  const absl::Status status = run_processes(1, [](Exchange&) { return 3; });
+  const absl::Status status = run_processes(1, [](Exchange& exchange) {
+    // The store answers when the parent has opened the pidfd of this process.
+    EXPECT_TRUE(exchange.put("started", "").ok());
+    EXPECT_TRUE(exchange.get(0, "started", soon()).ok());
+    return 3;
+  });
   ASSERT_EQ(sigaction(SIGCHLD, &before, nullptr), 0);
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
   EXPECT_THAT(message_of(status), HasSubstr("took its exit status"));

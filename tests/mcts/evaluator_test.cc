@@ -181,9 +181,9 @@ TEST_P(EvaluatorByThreads, FullMemoryIsCollected) {
 }
 
 TEST_P(EvaluatorByThreads, AStopEndsPendingEvaluations) {
-  const auto host = local_host(GetParam());
   std::atomic<bool> stop{false};
   std::atomic<uint64_t> batches{0};
+  const auto host = local_host(GetParam());
   provide(*host, [&](Batch batch) {
     evaluate_exactly(batch);
     if (++batches % 10 == 0) stop = true;
@@ -279,8 +279,8 @@ TEST_P(EvaluatorByThreads, ErrorsOfEvaluatorsEndTheSearchWithTheirText) {
   };
   for (const auto& [function, text] : cases) {
     for (const bool late : {false, true}) {
+      std::atomic<uint32_t> batches{0};  // outlives the host, whose other workers may be evaluating
       const auto host = local_host(GetParam());
-      std::atomic<uint32_t> batches{0};
       provide(*host, [&, bad = function, said = text](Batch batch) {
         const bool complete = said.find("for move 0") == std::string::npos;
         if (late && ++batches < 10) return evaluate_exactly(batch);

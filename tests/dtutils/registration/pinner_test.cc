@@ -75,8 +75,21 @@ TEST(DomainPinner, PassesErrorsOn) {
   EXPECT_TRUE((*cache)->acquire(pages.page(2), 1).ok());
 }
 
+#if defined(__SANITIZE_THREAD__)
+constexpr bool kForksWithThreads = false;
+#elif defined(__has_feature)
+constexpr bool kForksWithThreads = !__has_feature(thread_sanitizer);
+#else
+constexpr bool kForksWithThreads = true;
+#endif
+// The caches of children have threads, and other tests may have started some in this process.
+// ThreadSanitizer does not permit both.
+#define SKIP_WITHOUT_THREADS_AFTER_FORK() \
+  if (!kForksWithThreads) GTEST_SKIP() << "ThreadSanitizer permits no threads after fork"
+
 // shm pins nothing, so a user with a small RLIMIT_MEMLOCK can lend it as much as root.
 TEST(DomainPinner, TheMemlockLimitIsNoBudgetWhereNothingIsPinned) {
+  SKIP_WITHOUT_THREADS_AFTER_FORK();
   const pid_t child = fork();
   if (child == 0) {
     const rlimit limit{64 << 10, 64 << 10};
@@ -100,6 +113,7 @@ TEST(DomainPinner, TheMemlockLimitIsNoBudgetWhereNothingIsPinned) {
 
 // Root without CAP_IPC_LOCK (a container, for example) has the limit, too.
 TEST(DomainPinner, TheMemlockLimitIsTheBudgetOfProcessesWithoutTheCapability) {
+  SKIP_WITHOUT_THREADS_AFTER_FORK();
   for (const bool capable : {false, true}) {
     const pid_t child = fork();
     if (child == 0) {
