@@ -85,9 +85,9 @@ struct FabricOptions {
   // Limit of the sum of the chunks that this process grants to incoming one-sided channels
   // (messenger_options.h). The last quarter is only for the first chunk of a channel. At the limit
   // a sender continues with its chunks; a call of a sender that has none, or none that is large
-  // enough, gets RESOURCE_EXHAUSTED, whatever its policy. Default: no limit. Each thread registers
-  // the memory of its chunks in pieces of superpages.chunk_bytes, so up to that much more for each
-  // thread is registered. The process's memory budget applies in addition.
+  // enough, gets RESOURCE_EXHAUSTED or is deferred (RetryAsync). Default: no limit. Each thread
+  // registers the memory of its chunks in pieces of superpages.chunk_bytes, so up to that much more
+  // for each thread is registered. The process's memory budget applies in addition.
   uint64_t channel_bytes = std::numeric_limits<uint64_t>::max();
   // Default: the failure of a process is an error of the operations that need the process.
   FailurePolicy on_failure = FailurePolicy::kContinue;

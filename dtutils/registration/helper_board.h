@@ -25,8 +25,9 @@ class CARIAMA_DTUTILS_EXPORT HelperBoard {
   // Posts the registered bytes of the helper with this number. The post counts until the time
   // `until`, in ns of a clock that all helpers share (registration_clock()), or until the next post
   // or leave(). Requires: no other helper uses the number. Helpers with numbers of kMaxHelpers and
-  // above post nothing.
+  // above post nothing, and never run.
   void post(uint32_t helper, uint64_t bytes, int64_t until);
+  // Withdraws the helper's post.
   void leave(uint32_t helper);
   // Returns true if at the time `now` the helper's post counts, and fewer than `idle_cores` other
   // helpers have posted more bytes. Among equal numbers of bytes, the lower number is preferred.

@@ -1,6 +1,6 @@
 // The notification of changed mappings, seen from the thread that changes one: it never waits for a
-// lock that it holds itself (docs/registration.md, obligation 4), and the monitor's thread does
-// nothing but read events.
+// lock that it holds itself (docs/registration.md, obligation 4). The monitor's thread only reads
+// events.
 #include <gtest/gtest.h>
 #include <malloc.h>
 #include <signal.h>
