@@ -71,6 +71,11 @@ if(CARIAMA_SANITIZE)
   add_compile_options(-fsanitize=${CARIAMA_SANITIZE} -fno-sanitize-recover=all
                       -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${CARIAMA_SANITIZE})
+  if(CARIAMA_SANITIZE STREQUAL "address,undefined")
+    # AddressSanitizer reports accesses outside of objects too, and this check took a seventh of the
+    # time of a compilation.
+    add_compile_options(-fno-sanitize=object-size)
+  endif()
   # g++ tells programs which sanitizer they run under by a macro; clang 14 does not.
   if(CMAKE_CXX_COMPILER_ID MATCHES "Clang")
     string(TOUPPER "${CARIAMA_SANITIZE}" names)
