@@ -58,7 +58,7 @@
 //                                                      //   are only read. May take longer than
 //                                                      //   expand() (level 0), or much longer
 //                                                      //   (level 1). A game that changes no
-//                                                      //   priors takes span<const Candidate<Move>>
+//                                                      //   priors takes const candidates
 //   float value() const;                               // the estimated result for player 0,
 //                                                      //   0 .. 1. A game with value() needs no
 //                                                      //   playouts. If it has playouts, too,
