@@ -31,7 +31,8 @@
 //    differ.
 //  - Determinism. For equal states, all functions but the playouts return the same in all
 //    processes: the same moves in the same order, the same priors, the same verdicts of expand().
-//    refine() may prove more at another time, but verdicts never contradict each other.
+//    refine() may prove more at another time, but verdicts never contradict each other. A prior
+//    that it writes depends only on the state, the move, the level and the prior before.
 //  - Order of moves. The result of a search for one seed depends on it. A move appears at most
 //    once.
 //  - Cost. A new node takes one play(), and one call of moves() or expand() (the root, and every
@@ -50,12 +51,14 @@
 //                                                      //   omits moves that need not be tried; may
 //                                                      //   replace the state by a simpler one with
 //                                                      //   the same game-theoretic value
-//   void refine(std::span<const Candidate<Move>> moves, std::span<Verdict> verdicts,
+//   void refine(std::span<Candidate<Move>> moves, std::span<Verdict> verdicts,
 //               int level) const;                      // adds verdicts to the moves of a node with
-//                                                      //   many visits. May take longer than
+//                                                      //   many visits, and may change their
+//                                                      //   `prior`: the other members of `moves`
+//                                                      //   are only read. May take longer than
 //                                                      //   expand() (level 0), or much longer
-//                                                      //   (level 1). Priors stay as expand() set
-//                                                      //   them
+//                                                      //   (level 1). A game that changes no
+//                                                      //   priors takes const candidates
 //   float value() const;                               // the estimated result for player 0,
 //                                                      //   0 .. 1. A game with value() needs no
 //                                                      //   playouts. If it has playouts, too,
@@ -137,8 +140,15 @@ concept HasExpand = requires(G game, std::span<Candidate<typename G::Move>> out)
   { game.expand(out) } -> std::convertible_to<int>;
 };
 template <typename G>
-concept HasRefine = requires(const G& game, std::span<const Candidate<typename G::Move>> moves,
+concept HasRefine = requires(const G& game, std::span<Candidate<typename G::Move>> moves,
                              std::span<Verdict> verdicts) {
+  game.refine(moves, verdicts, 0);
+};
+// The game's refine() may change priors: its moves are not const.
+template <typename G>
+concept RefinesPriors =
+    HasRefine<G> && !requires(const G& game, std::span<const Candidate<typename G::Move>> moves,
+                              std::span<Verdict> verdicts) {
   game.refine(moves, verdicts, 0);
 };
 template <typename G>
@@ -286,8 +296,8 @@ consteval bool check_hooks() {
   static_assert(!NamesExpand<G> || HasExpand<G>,
                 "cariama: the game's expand is not: int expand(std::span<Candidate<Move>> out)");
   static_assert(!NamesRefine<G> || HasRefine<G>,
-                "cariama: the game's refine is not: void refine(std::span<const Candidate<Move>> "
-                "moves, std::span<Verdict> verdicts, int level) const");
+                "cariama: the game's refine is not: void refine(std::span<Candidate<Move>> moves, "
+                "std::span<Verdict> verdicts, int level) const");
   static_assert(!NamesValue<G> || HasValue<G>,
                 "cariama: the game's value is not: float value() const");
   static_assert(!NamesKey<G> || HasKey<G>, "cariama: the game's key is not: uint64_t key() const");

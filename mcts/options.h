@@ -60,8 +60,9 @@ struct ChoiceOptions {
 // where d is a sample of the symmetric Dirichlet distribution over the moves of the root, and S the
 // sum of their priors. If all priors are 0, each counts as 1 / number of moves. The sample depends
 // on the seed, the key() of the position, and the order of the root's moves. All processes use the
-// same noise. A game without key() needs a new seed for each position: otherwise each position with
-// as many moves has the same sample. Noise has no effect on nodes below the root.
+// same noise, and refine() changes no prior of the root. A game without key() needs a new seed for
+// each position: otherwise each position with as many moves has the same sample. Noise has no
+// effect on nodes below the root.
 struct RootNoise {
   // 0 (no noise) to 1; AlphaZero used 0.25. Above 0 it needs a selection that uses priors: kPuct
   // with exploration above 0, or kUcb with bias above 0.

@@ -220,6 +220,8 @@ class Search {
     Random random(Random::mix(options_.seed) ^ node.key());
     mix_noise(mixed, options_.root_noise, random);
     for (int i = 0; i < node.size(); ++i) node.set_prior(i, mixed[static_cast<size_t>(i)]);
+    // Without noise, this search may refine the priors of the root.
+    if (options_.root_noise.fraction == 0) priors_.clear();
   }
   // Returns true if there is a tree and this object has created it.
   [[nodiscard]] bool has_tree() const {
@@ -385,7 +387,7 @@ class Search {
   // created a newer tree.
   std::optional<G> root_;
   uint64_t tree_number_ = 0;
-  std::vector<float> priors_;  // of the root, without noise; empty if the root never had noise
+  std::vector<float> priors_;  // of the root, without noise; empty if the root has no noise
   Clock::time_point start_;
   uint64_t iterations_ = 0;  // completed rollouts of this search before the last drain()
   double next_safety_ = 0;

@@ -65,7 +65,7 @@ PlainResult<G> plain_search(const G& game, const mcts::SearchOptions& options,
         if (level < mcts::kRefinements &&
             node->visits() >= (level == 0 ? options.refine_visits : options.refine_again_visits) &&
             node->claim_refinement(level)) {
-          node->refine(level);
+          node->refine(level, /*sets_priors=*/true);
           known = node->outcome();
           if (known != Outcome::kOpen) break;
         }

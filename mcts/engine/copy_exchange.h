@@ -294,7 +294,7 @@ class CopyExchange final : public LocalInstance {
       copy->exchange.end();
       return;
     }
-    node->refuse_refinement();  // only the owner refines a node
+    node->set_refinements(kRefinements);  // only the owner refines a node
     std::vector<MoveCounts> counts;
     std::vector<size_t> unknown;
     for (size_t i = 0; i < records.size(); ++i) {
@@ -381,8 +381,8 @@ class CopyExchange final : public LocalInstance {
     for (int i = 0; i < node->size(); ++i) {
       const MoveRecord<G>& record = (*records)[static_cast<size_t>(i)];
       copy->exchange.merge(*node, i, counts_of(record));
-      // The owner may have evaluated the node since it sent the copy.
-      if constexpr (HasEvaluator<G>) node->set_prior(i, record.prior);
+      // The owner may have evaluated or refined the node since it sent the copy.
+      if constexpr (HasEvaluator<G> || RefinesPriors<G>) node->set_prior(i, record.prior);
       if (!take_child(*node, i, record)) unknown.emplace_back(i, record.child);
     }
     // After the loop: sending may run received calls.

@@ -348,23 +348,28 @@ class Node {
     return refined_.compare_exchange_strong(expected, static_cast<uint8_t>(level + 1),
                                             std::memory_order_relaxed);
   }
-  // Calls the game's refine(), and records its verdicts and the outcome that follows from them.
-  void refine(int level) requires HasRefine<G> {
+  // Calls the game's refine(). Records its verdicts, the outcome that follows from them, and, if
+  // `sets_priors`, its priors.
+  void refine(int level, bool sets_priors) requires HasRefine<G> {
     Candidate<Move> moves[G::kMaxMoves];
     Verdict verdicts[G::kMaxMoves];
     for (int i = 0; i < size_; ++i) {
       verdicts[i] = verdict(i);
       moves[i] = {move(i), prior(i), verdicts[i]};
     }
-    state_.refine(std::span<const Candidate<Move>>(moves, size_), std::span(verdicts, size_),
-                  level);
+    state_.refine(std::span(moves, size_), std::span(verdicts, size_), level);
+    if constexpr (RefinesPriors<G>) {
+      for (int i = 0; i < size_ && sets_priors; ++i) set_prior(i, moves[i].prior);
+    }
     for (int i = 0; i < size_; ++i) {
       if (verdicts[i] != Verdict::kOpen) set_verdict(i, verdicts[i]);
     }
     resolve();
   }
-  // Disables further refinements of this node.
-  void refuse_refinement() { refined_.store(kRefinements, std::memory_order_relaxed); }
+  // Sets the number of refinements. kRefinements disables further ones.
+  void set_refinements(int count) {
+    refined_.store(static_cast<uint8_t>(count), std::memory_order_relaxed);
+  }
 
   // Games with an Evaluator: the evaluation of the node sets the priors. A node without moves needs
   // none. A copy never needs one: it has the priors of its original. No rollout selects a move of a

@@ -169,6 +169,12 @@ class LocalTree final : public LocalInstance {
     return {};
   }
 
+  // Returns true if refine() may change the priors of the node: not those of a root with noise,
+  // since Search sets these at the beginning of each search.
+  [[nodiscard]] bool sets_priors(const Node<G>& node) const {
+    return options_.root_noise.fraction == 0 || &node != root_;
+  }
+
   // Records that a process has no memory for nodes. The search pauses and collects cold nodes.
   void note_full() { full_.store(true, std::memory_order_relaxed); }
   [[nodiscard]] bool full() const { return full_.load(std::memory_order_relaxed); }
@@ -332,6 +338,7 @@ class LocalTree final : public LocalInstance {
     G state;
     uint32_t moves;
     bool evaluated;
+    uint8_t refinements;
   };
 
   // Frees one node without its children. During a search, only the worker in whose arena the node
@@ -431,7 +438,7 @@ class LocalTree final : public LocalInstance {
     const std::vector<MoveRecord<G>> records =
         records_of(**node, [&](int, Node<G>* child) { return exported_.add(child); });
     const FetchedNode fetched{(*node)->state(), static_cast<uint32_t>(records.size()),
-                              (*node)->evaluated()};
+                              (*node)->evaluated(), static_cast<uint8_t>((*node)->refinements())};
     static_cast<void>(transpositions_.drop_parent(*node));
     free_one(*node);
     const bool sent = aggregators.call_buffer(
@@ -460,7 +467,11 @@ class LocalTree final : public LocalInstance {
     const std::vector<MoveRecord<G>>& records = *decoded;
     Node<G>* node = Node<G>::create(fetched->state, std::span<const MoveRecord<G>>(records),
                                     threads_[0]->arena, 0);
-    if (node != nullptr && !fetched->evaluated) node->end_evaluation(false);
+    if (node != nullptr) {
+      if (!fetched->evaluated) node->end_evaluation(false);
+      // A second refinement of level 0 would replace the priors of level 1.
+      node->set_refinements(std::min<int>(fetched->refinements, kRefinements));
+    }
     // Children that this process owns become local references.
     for (int i = 0; i < static_cast<int>(records.size()); ++i) {
       const MoveRecord<G>& record = records[i];

@@ -246,7 +246,7 @@ class Worker {
           const int level = node->refinements();
           const uint32_t due = level == 0 ? options().refine_visits : options().refine_again_visits;
           if (node->visits() >= due && node->claim_refinement(level)) {
-            node->refine(level);
+            node->refine(level, tree_.sets_priors(*node));
             continue;
           }
         }

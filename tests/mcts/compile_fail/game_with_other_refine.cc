@@ -1,4 +1,4 @@
-// error: cariama: the game's refine is not: void refine(std::span<const Candidate<Move>> moves,
+// error: cariama: the game's refine is not: void refine(std::span<Candidate<Move>> moves,
 // std::span<Verdict> verdicts, int level) const
 #include "docs/examples/connect_four.h"
 #include "mcts/game.h"

@@ -1,0 +1,131 @@
+// refine() changes priors: they steer the selection in all processes, and stay with their node.
+#include <cstdint>
+
+#include "gtest/gtest.h"
+#include "mcts/search.h"
+#include "tests/mcts/testing/check.h"
+#include "tests/mcts/testing/refined_game.h"
+#include "tests/mcts/testing/search_job.h"
+
+namespace cariama::mcts {
+namespace {
+
+using testing::check_conservation;
+using testing::local_host;
+using testing::process_of;
+using testing::RefinedGame;
+using testing::run_search_job;
+using testing::Shape;
+
+void set_options(SearchOptions& options) {
+  options.selection.rule = SelectionRule::kPuct;
+  options.refine_visits = 16;
+  options.refine_again_visits = 64;
+}
+
+// Checks that each node has the priors of its number of refinements. Returns the number of nodes
+// that are completely refined.
+int check_priors(LocalTree<RefinedGame>& tree) {
+  int complete = 0;
+  tree.for_each_node([&](const Node<RefinedGame>& node) {
+    if (node.refinements() == kRefinements) ++complete;
+    for (int i = 0; i < node.size(); ++i) {
+      EXPECT_EQ(node.prior(i), node.state().prior(node.move(i), node.refinements()));
+    }
+  });
+  return complete;
+}
+
+// With a large exploration constant the values do not matter, so the visits of a move are
+// proportional to its prior, at each copy of the root.
+void check_visits(const Search<RefinedGame>::Result& result, const RefinedGame& game) {
+  for (const auto& move : result.moves) {
+    EXPECT_EQ(move.prior, game.prior(move.move, kRefinements));
+    EXPECT_NEAR(static_cast<double>(move.visits) / static_cast<double>(result.iterations),
+                game.prior(move.move, kRefinements), 0.1);
+  }
+}
+
+TEST(Refine, PriorsOfEachLevel) {
+  for (const uint32_t threads : {1u, 2u}) {
+    const auto host = local_host(threads);
+    Search<RefinedGame> search(*host);
+    set_options(search.options());
+    const auto result = search.run(RefinedGame(), {.iterations = 20000});
+    EXPECT_GT(check_priors(process_of(search).tree()), 3);
+    EXPECT_EQ(RefinedGame().after(result.moves[0].move).solve(), RefinedGame().solve());
+    search.options().selection.exploration = 10000;
+    search.clear();
+    check_visits(search.run(RefinedGame(), {.iterations = 20000}), RefinedGame());
+  }
+}
+
+// A refinement does not replace noise, and noise does not replace a refinement.
+TEST(Refine, TheRootWithNoise) {
+  const auto host = local_host(1);
+  Search<RefinedGame> search(*host);
+  set_options(search.options());
+  const RefinedGame game;
+  const auto expect_priors = [&](int refinements, bool noise) {
+    const auto result = search.run(game, {.iterations = 1000});
+    bool equal = true;
+    for (const auto& move : result.moves) {
+      equal &= move.prior == double{game.prior(move.move, refinements)};
+    }
+    EXPECT_EQ(equal, !noise);
+  };
+  expect_priors(2, false);
+  search.options().root_noise = {0.5, 0.3};
+  expect_priors(2, true);
+  search.options().root_noise = {};
+  expect_priors(2, false);
+  search.clear();
+  search.options().root_noise = {0.5, 0.3};
+  search.options().refine_again_visits = 1500;
+  expect_priors(0, true);
+  // The search without noise refines the restored priors.
+  search.options().root_noise = {};
+  expect_priors(2, false);
+  search.options().root_noise = {0.5, 0.3};
+  expect_priors(2, true);
+  search.options().root_noise = {};
+  expect_priors(2, false);
+}
+
+class RefineByShape : public ::testing::TestWithParam<Shape> {};
+INSTANTIATE_TEST_SUITE_P(Shapes, RefineByShape,
+                         ::testing::Values(Shape{2, 1}, Shape{2, 2}, Shape{3, 1}));
+
+TEST_P(RefineByShape, CopiesAndFetchedNodesHaveThePriors) {
+  run_search_job(
+      GetParam(),
+      [](Host& host) {
+        for (const bool transpositions : {false, true}) {
+          for (const Placement placement :
+               {Placement::kLocality, Placement::kHash, Placement::kRandom}) {
+            Search<RefinedGame> search(host);
+            set_options(search.options());
+            search.options().placement = placement;
+            search.options().spread_expansions = 2;
+            search.options().transpositions = transpositions;
+            search.options().selection.exploration = 10000;
+            RefinedGame game;
+            for (int ply = 0; ply < 2; ++ply) {
+              const auto result = search.run(game, {.iterations = 20000});
+              check_conservation(search, result);
+              EXPECT_GT(check_priors(process_of(search).tree()), 0);
+              if (ply == 0) check_visits(result, game);
+              EXPECT_EQ(game.after(result.moves[0].move).solve(), game.solve());
+              game.play(result.moves[0].move);
+              search.advance(result.moves[0].move);
+              // The new root, which another process may have owned, keeps its refinements.
+              check_priors(process_of(search).tree());
+            }
+          }
+        }
+      },
+      [](Host& host) { check_priors(host.local<LocalTree<RefinedGame>>()); });
+}
+
+}  // namespace
+}  // namespace cariama::mcts
