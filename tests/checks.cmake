@@ -105,6 +105,29 @@ function(cariama_vm_suite label)
 endfunction()
 cariama_vm_suite(verbs --mem 1536)
 cariama_vm_suite(numa --numa 2 --devices 2 --gigapages 2 --hugepages 128)
+# The sweep of faults (sweep/): a link between two guests that is cut. Not by default, since it takes
+# minutes (ctest -C sweep -L sweep): every step over soft-RoCE, and further steps at which the link is cut.
+if(TARGET sweep_guests_test)
+  set(list "${CMAKE_CURRENT_BINARY_DIR}/cut_link.list")
+  file(GENERATE OUTPUT "${list}" CONTENT
+    "$<TARGET_FILE:sweep_guests_test> --gtest_filter=*publish*transfers:*all_reduce*all:*finalize*transfers\n")
+  cariama_check(cut_link_vm 300 2 "${CMAKE_CURRENT_SOURCE_DIR}/rdma_vm/run-suite" "${list}"
+    --nodes 2 --devices 2 --timeout 250)
+  set_tests_properties("${CARIAMA_TEST_PREFIX}cut_link_vm" PROPERTIES LABELS verbs)
+  file(GENERATE OUTPUT "${list}.all" CONTENT "$<TARGET_FILE:sweep_guests_test>\n")
+  add_test(NAME "${CARIAMA_TEST_PREFIX}sweep_guests_vm" CONFIGURATIONS sweep COMMAND
+    "${CMAKE_CURRENT_SOURCE_DIR}/rdma_vm/run-suite" "${list}.all" --nodes 2 --devices 2 --timeout 250)
+  set(list "${CMAKE_CURRENT_BINARY_DIR}/sweep_verbs.list")
+  set(program "$<TARGET_FILE:sweep_test> --gtest_filter")
+  file(GENERATE OUTPUT "${list}" CONTENT
+    "${program}=*FaultSweep*verbs:-*_stop_*\n${program}=*FaultSweep*_stop_verbs\n")
+  add_test(NAME "${CARIAMA_TEST_PREFIX}sweep_verbs_vm" CONFIGURATIONS sweep COMMAND
+    "${CMAKE_CURRENT_SOURCE_DIR}/rdma_vm/run-suite" "${list}" --mem 1536 --timeout 2800)
+  foreach(name IN ITEMS sweep_guests_vm sweep_verbs_vm)
+    set_tests_properties("${CARIAMA_TEST_PREFIX}${name}" PROPERTIES
+      LABELS sweep TIMEOUT 3000 RUN_SERIAL ON SKIP_RETURN_CODE 77)
+  endforeach()
+endif()
 # Jobs over two of them, launched by mpirun: programs of the build, each with its arguments.
 function(cariama_guests_vm name)
   foreach(command IN LISTS ARGN)

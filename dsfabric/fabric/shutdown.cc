@@ -149,6 +149,22 @@ absl::StatusOr<ParticipationResult> Shutdown::run_round(const std::string& key,
   return result;
 }
 
+// The error of this process if a round has excluded it.
+absl::Status Shutdown::lost_to_lower_ranks() const {
+  std::string names;
+  size_t count = 0;
+  for (uint32_t rank = 0; rank < job_.rank() && count < kMostMissingNames; ++rank) {
+    if (peers_.is_failed(rank)) names += (count++ == 0 ? "" : ", ") + job_.label(rank);
+  }
+  // The other process may have lost the connection, and this one may not know.
+  if (count == 0) names = "a process of a lower rank than " + std::to_string(job_.rank());
+  return make_error(
+      absl::StatusCode::kUnavailable, ErrorScope::kLink,
+      "the job ends without this process, because its connection to " + names + " has failed",
+      "check the network between the hosts, and look at the output of both processes "
+      "for the reason");
+}
+
 // Applies a round's result: afterwards every process considers the same processes failed, even if
 // it never communicated with them.
 absl::Status Shutdown::continue_without(const std::vector<uint32_t>& ranks) {
@@ -160,9 +176,7 @@ absl::Status Shutdown::continue_without(const std::vector<uint32_t>& ranks) {
                         "start the same executable in every process");
     }
     if (rank == job_.rank()) {
-      return make_error(absl::StatusCode::kUnavailable, ErrorScope::kLink,
-                        "the job ends without this process, because its connection to a "
-                        "process of a lower rank has failed");
+      return lost_to_lower_ranks();
     }
     peers_.fail(rank, make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
                                  job_.label(rank) +

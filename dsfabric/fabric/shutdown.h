@@ -43,6 +43,7 @@ class Shutdown {
   [[nodiscard]] absl::StatusOr<ParticipationResult> run_round(const std::string& key,
                                                               const ParticipationReport& mine,
                                                               Deadline deadline);
+  [[nodiscard]] absl::Status lost_to_lower_ranks() const;
   [[nodiscard]] absl::Status continue_without(const std::vector<uint32_t>& ranks);
   [[nodiscard]] absl::Status report_missing(const std::string& key);
 

@@ -76,8 +76,12 @@ absl::Status connection_failure(const Completion& completion, std::string_view p
         what += " (vendor error " + std::to_string(completion.vendor_error) + ")";
       }
       remedy =
-          "check that each RemoteMemoryLocator names memory that its owner has still registered; "
-          "the connection cannot be used any more";
+          completion.status == CompletionStatus::kLocalProtection
+              ? "check that the memory of the transfer is still registered and, with soft-RoCE, "
+                "that the network interface of this host is up; the connection cannot be used any "
+                "more"
+              : "check that each RemoteMemoryLocator names memory that its owner has still "
+                "registered; the connection cannot be used any more";
   }
   return make_error(plain.code(), error_scope(plain), what, remedy);
 }

@@ -11,7 +11,6 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -547,6 +546,7 @@ class CopyExchange final : public LocalInstance {
   // Requests the creation of a child in another process.
   void request_child(const RequestedChild& requested, Node<G>& node, const G& position) {
     if (!node.claim_child(requested.move)) return;
+    const TraceScope trace("mcts", "request child", "rank", requested.rank);
     {
       const std::lock_guard lock(mutex_);
       requested_.push_back(requested);
@@ -580,21 +580,19 @@ class CopyExchange final : public LocalInstance {
   }
   void on_create(const RequestedChild& requested, ThreadId requester, const void* data,
                  uint64_t bytes) {
-    if (bytes != sizeof(G)) return;
-    alignas(G) std::byte position[sizeof(G)];
-    std::memcpy(position, data, sizeof(G));
-    const auto obtained = tree_.obtain_exported(*std::launder(reinterpret_cast<const G*>(position)),
-                                                Host::here().index);
-    if (obtained.created) created_for_others_.fetch_add(1, std::memory_order_relaxed);
-    const SlotId id = obtained.id;
-    const bool created = obtained.node != nullptr;
-    const Outcome outcome = created ? obtained.node->outcome() : Outcome::kOpen;
+    const auto obtained = tree_.create_requested(data, bytes, Host::here().index);
+    if (!obtained) return;
+    if (obtained->created) created_for_others_.fetch_add(1, std::memory_order_relaxed);
+    const SlotId id = obtained->id;
+    const bool created = obtained->node != nullptr;
+    const Outcome outcome = created ? obtained->node->outcome() : Outcome::kOpen;
     const bool sent = post(requester, [requested, id, created, outcome] {
       here().on_created(requested, id, created, outcome);
     });
     if (!sent && created) tree_.discard_exported(id, Host::here().index);
   }
   void on_created(const RequestedChild& requested, SlotId id, bool created, Outcome outcome) {
+    const TraceScope trace("mcts", "child created", "rank", requested.rank);
     if (!created) tree_.note_full();
     const RemoteNode name{static_cast<uint16_t>(requested.rank),
                           static_cast<uint16_t>(id.generation), id.slot};

@@ -11,7 +11,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -22,6 +24,7 @@
 #include <vector>
 
 #include "dtutils/statistics.h"
+#include "dtutils/trace.h"
 #include "mcts/engine/collector.h"
 #include "mcts/engine/move_records.h"
 #include "mcts/engine/node.h"
@@ -134,6 +137,16 @@ class LocalTree final : public LocalInstance {
   Exported obtain_exported(const G& position, uint32_t thread) {
     const auto [node, created] = obtain(position, thread);
     return {node, created, node == nullptr ? SlotId{} : exported_.add(node)};
+  }
+  // Like obtain_exported(), for a position that another process has sent. Returns nothing if
+  // `bytes` is not the size of a position.
+  [[nodiscard]] std::optional<Exported> create_requested(const void* data, uint64_t bytes,
+                                                         uint32_t thread) {
+    if (bytes != sizeof(G)) return {};
+    const TraceScope trace("mcts", "create child");
+    alignas(G) std::byte position[sizeof(G)];
+    std::memcpy(position, data, sizeof(G));
+    return obtain_exported(*std::launder(reinterpret_cast<const G*>(position)), thread);
   }
   // Creates children for moves that rollouts of other processes have often chosen at copies of this
   // node. The rollouts of this process may never choose these moves. Calls

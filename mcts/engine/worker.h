@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "dtutils/statistics.h"
+#include "dtutils/trace.h"
 #include "mcts/engine/copies.h"
 #include "mcts/engine/copy_exchange.h"
 #include "mcts/engine/evaluations.h"
@@ -501,6 +502,7 @@ class Worker {
       rollouts += more;
       counters_.visits.add(more);
     }
+    const TraceScope trace("mcts", "hand over rollouts", "rollouts", rollouts);
     counters_.handed_over.add(rollouts);
     counters_.remote_selections.add();
     pool_.add_outstanding(node.rank, static_cast<int32_t>(rollouts));
@@ -562,6 +564,7 @@ class Worker {
       return tree_.create_child(node, move, position, thread_.index);
     }
     if (!node.claim_child(move)) return nullptr;
+    const TraceScope trace("mcts", "request child", "rank", rank);
     job.add_pending();
     const SlotId ticket = pool_.tickets().add({&job, rank, 0, {{&node, move}}});
     const Creation creation{host_.id(host_.rank(), thread_.index), ticket};
@@ -586,24 +589,20 @@ class Worker {
 
   // Handles a request to create a node; on_created() handles its answer.
   void on_create(const Creation& creation, const void* data, uint64_t bytes) {
-    if (bytes != sizeof(G)) return;
-    alignas(G) std::byte copy[sizeof(G)];
-    std::memcpy(copy, data, sizeof(G));
-    const auto obtained =
-        tree_.obtain_exported(*std::launder(reinterpret_cast<const G*>(copy)), thread_.index);
-    if (obtained.created) counters_.nodes_created_remotely.add();
-    const SlotId id = obtained.id;
-    const bool created = obtained.node != nullptr;
-    const Outcome outcome = created ? obtained.node->outcome() : Outcome::kOpen;
-    const Rank rank = host_.rank();
-    const SlotId ticket = creation.ticket;
-    const bool sent =
-        thread_.aggregators->call(creation.requester, [ticket, id, rank, created, outcome] {
+    const auto obtained = tree_.create_requested(data, bytes, thread_.index);
+    if (!obtained) return;
+    if (obtained->created) counters_.nodes_created_remotely.add();
+    const SlotId id = obtained->id;
+    const bool created = obtained->node != nullptr;
+    const Outcome outcome = created ? obtained->node->outcome() : Outcome::kOpen;
+    const bool sent = thread_.aggregators->call(
+        creation.requester, [ticket = creation.ticket, id, rank = host_.rank(), created, outcome] {
           here().on_created(ticket, id, rank, created, outcome);
         });
     if (!sent && created) tree_.discard_exported(id, thread_.index);
   }
   void on_created(SlotId name, SlotId id, uint32_t rank, bool created, Outcome outcome) {
+    const TraceScope trace("mcts", "child created", "rank", rank);
     std::optional<Ticket<G>> ticket = pool_.tickets().take(name);
     if (!ticket) return;
     if (!created) tree_.note_full();
@@ -620,6 +619,7 @@ class Worker {
   }
 
   void on_job(const JobRequest& request) {
+    const TraceScope trace("mcts", "take rollouts", "rollouts", request.rollouts);
     Job<G>& job = pool_.jobs().new_job();
     job.requester = request.requester;
     job.ticket = request.ticket;
@@ -629,8 +629,7 @@ class Worker {
     if (request.share) {
       job.node = exchange_.find_root().node;
     } else {
-      const std::optional<NodeType*> node = tree_.exported().find(request.node);
-      job.node = node ? *node : nullptr;
+      job.node = tree_.exported().find(request.node).value_or(nullptr);
     }
     job.start(job.node != nullptr ? request.rollouts : 0);
     if (job.node == nullptr) {  // no node has this name (any more)
@@ -643,6 +642,7 @@ class Worker {
 
   void on_answer(const JobAnswer& answer, const void* data, uint64_t bytes) {
     if (answer.rank >= host_.size()) return;
+    const TraceScope trace("mcts", "take results", "rollouts", answer.completed);
     std::optional<Ticket<G>> ticket = pool_.tickets().take(answer.ticket);
     if (!ticket) return;  // give_up() has ended the ticket
     if (ticket->path.empty()) {

@@ -9,6 +9,7 @@
 #include "dsfabric/fabric.h"
 #include "dsfabric/future.h"
 #include "dsfabric/send_call.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/local_job.h"
 
@@ -214,6 +215,8 @@ TEST(LostPeerTest, TheJobEndsWithoutOneOfTwoThatLostEachOther) {
     const absl::Status ended = fabric.finalize(soon());
     if (fabric.rank() == 2) {
       EXPECT_TRUE(absl::IsUnavailable(ended)) << ended;
+      EXPECT_THAT(std::string(ended.message()), ::testing::HasSubstr(fabric.label(0)));
+      EXPECT_THAT(std::string(ended.message()), ::testing::HasSubstr("check the network"));
     } else {
       EXPECT_TRUE(ended.ok()) << ended;
       EXPECT_FALSE(fabric.peer_status(2).ok());

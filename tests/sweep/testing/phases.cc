@@ -1,7 +1,12 @@
 #include "tests/sweep/testing/phases.h"
 
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <chrono>
 #include <cstddef>
+#include <cstdio>
+#include <cstdlib>
 #include <functional>
 #include <optional>
 #include <random>
@@ -15,6 +20,7 @@
 #include "dsfabric/distributed_lock.h"
 #include "dsfabric/future.h"
 #include "dsfabric/global_memory.h"
+#include "dsfabric/quiescence.h"
 #include "dsfabric/send_call.h"
 #include "mcts/search.h"
 #include "riutils/call.h"
@@ -131,15 +137,18 @@ absl::Status broadcast_calls(SweepMember& member) {
 absl::Status agree(SweepMember& member) {
   Steps step;
   Collectives all(member.fabric);
+  TerminationDetector quiescence(member.fabric, {});
+  const uint64_t size = member.fabric.size();
   for (uint64_t round = 0; step.ok() && round < 10; ++round) {
     step(all.barrier(soon()));
     const auto sum = step(all.all_reduce(round + member.rank(), std::plus<uint64_t>(), soon()));
-    if (sum.has_value()) step.check(*sum == 3 * round + 3, "a sum is wrong");
+    if (sum.has_value()) step.check(*sum == size * round + size * (size - 1) / 2, "a sum is wrong");
     const auto ranks = step(all.all_gather(member.rank(), soon()));
-    if (ranks.has_value()) step.check((*ranks)[2] == 2u, "a value is wrong");
+    if (ranks.has_value()) step.check(ranks->back() == size - 1, "a value is wrong");
     uint64_t value = member.rank();
     step(all.broadcast(value, 1, soon()));
     if (step.ok()) step.check(value == 1, "a value is wrong");
+    if (step.ok()) step(quiescence.wait(soon()));
   }
   return step.status();
 }
@@ -255,7 +264,7 @@ absl::Status use_table(SweepMember& member) {
 }
 
 // A search continues without a process that dies.
-absl::Status search_with_host(SweepMember& member) {
+absl::Status search_with_host(SweepMember& member, mcts::Placement placement) {
   Steps step;
   const auto host = step(mcts::Host::create(&member.fabric));
   // Calls of a search that arrived before the host exists would wait for ever.
@@ -265,6 +274,7 @@ absl::Status search_with_host(SweepMember& member) {
   if (member.rank() != 0) return (*host)->serve();
   mcts::Search<example::ConnectFour> search(**host);
   search.options().expand_visits = 2;
+  search.options().placement = placement;
   for (int i = 0; i == 0 || (i < 20 && !member.board.reached); ++i) {
     const auto result = search.run(example::ConnectFour(), {.iterations = 20'000});
     step.check(result.iterations >= 15'000, "a search of 20000 iterations ended early");
@@ -272,9 +282,9 @@ absl::Status search_with_host(SweepMember& member) {
   (*host)->end();
   return step.status();
 }
-absl::Status search(SweepMember& member) {
+absl::Status search(SweepMember& member, mcts::Placement placement) {
   member.self.reset();  // the host has a context of its own
-  absl::Status status = search_with_host(member);
+  absl::Status status = search_with_host(member, placement);
   auto self = member.fabric.init_thread(0);
   if (!self.ok()) return self.status();
   member.self = *std::move(self);
@@ -300,40 +310,82 @@ int sweep_tree(int depth) {
 
 std::span<const SweepPhase> sweep_phases() {
   static const std::vector<SweepPhase> kPhases = {
-      {"create", do_nothing, {"dsfabric: join job", "dsfabric: start fabric"}},
+      {"create",
+       do_nothing,
+       {"dsfabric: join job", "dsfabric: start fabric"},
+       "dsfabric: start fabric"},
       {"calls",
        send_calls,
        {"dsfabric: connect", "dsfabric: confirm connection", "dsfabric: accept connection",
         "dsfabric: connection confirmed", "dsfabric: send", "dsfabric: receive", "dsfabric: call",
-        "dsfabric: answer"}},
+        "dsfabric: answer"},
+       "dsfabric: accept connection"},
       {"one_sided",
        call_one_sided,
        {"riutils: grant chunks", "riutils: chunks granted", "riutils: stall: chunks requested",
         "riutils: publish: one call", "riutils: run", "dsfabric: begin pull",
-        "dsfabric: call with pulled buffer"}},
-      {"broadcast", broadcast_calls, {"riutils: broadcast: send to child"}},
+        "dsfabric: call with pulled buffer"},
+       "riutils: publish: one call"},
+      {"broadcast",
+       broadcast_calls,
+       {"riutils: broadcast: send to child"},
+       "riutils: broadcast: send to child"},
       {"collectives",
        agree,
        {"dsfabric: barrier", "dsfabric: all_reduce", "dsfabric: all_gather", "dsfabric: broadcast",
-        "dsfabric: send part of a collective"}},
+        "dsfabric: send part of a collective", "dsfabric: quiescence"},
+       "dsfabric: send part of a collective"},
       {"lock",
        take_locks,
-       {"dsfabric: try to take lock", "dsfabric: lock taken", "dsfabric: release lock"}},
-      {"pool", run_pool, {"pool: answer", "pool: stolen tasks", "pool: sync waits"}},
-      {"table", use_table, {"dht: claim key", "dht: publish key"}},
+       {"dsfabric: try to take lock", "dsfabric: lock taken", "dsfabric: release lock"},
+       "dsfabric: lock taken"},
+      {"pool",
+       run_pool,
+       {"pool: answer", "pool: stolen tasks", "pool: sync waits"},
+       "pool: answer"},
+      {"table", use_table, {"dht: claim key", "dht: publish key"}, "dht: claim key"},
       {"search",
-       search,
+       [](SweepMember& member) { return search(member, mcts::Placement::kLocality); },
        {"mcts: give copy", "mcts: take copy", "mcts: offer child", "mcts: answer offer",
-        "mcts: exchange counts", "mcts: take counts", "mcts: merge counts"}},
+        "mcts: exchange counts", "mcts: take counts", "mcts: merge counts",
+        "mcts: send last counts"},
+       "mcts: exchange counts"},
+      // Each node is created in a random process.
+      {"search_random",
+       [](SweepMember& member) { return search(member, mcts::Placement::kRandom); },
+       {"mcts: request child", "mcts: create child", "mcts: child created",
+        "mcts: hand over rollouts", "mcts: take rollouts", "mcts: take results"},
+       "mcts: create child"},
       // finalize() excludes a stopped process that others are connected to.
-      {"finalize", send_calls, {"dsfabric: finalize", "dsfabric: finalize: round"}},
+      {"finalize",
+       send_calls,
+       {"dsfabric: finalize", "dsfabric: finalize: round"},
+       "dsfabric: finalize"},
   };
   return kPhases;
 }
 
 std::span<const std::string_view> sweep_task_steps() {
-  static constexpr std::string_view kSteps[] = {"tasks: steal", "tasks: suspend", "tasks: run"};
+  static constexpr std::string_view kSteps[] = {"tasks: steal", "tasks: suspend", "tasks: run",
+                                                "tasks: join waits"};
   return kSteps;
+}
+
+void print_sweep_row(std::string_view phase, std::string_view step, std::string_view fault,
+                     std::string_view transport, bool failed, milliseconds time) {
+  std::string row = "|";
+  const std::string quoted = "`" + std::string(step) + "`";
+  const std::string_view result = failed ? "**failed**" : "ends";
+  for (const std::string_view part : {phase, std::string_view(quoted), fault, transport, result}) {
+    row += " " + std::string(part) + " |";
+  }
+  std::printf("%s %.2f s\n", row.c_str(), std::chrono::duration<double>(time).count());
+  const char* const path = getenv("CARIAMA_SWEEP_TABLE");
+  if (path == nullptr) return;
+  const int file = open(path, O_WRONLY | O_CREAT | O_APPEND, 0600);
+  const std::string line = row + "\n";
+  if (file < 0 || write(file, line.data(), line.size()) < 0) perror(path);
+  if (file >= 0) close(file);
 }
 
 absl::Status run_sweep_tasks(Exchange& exchange, SweepBoard& board) {

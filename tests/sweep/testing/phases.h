@@ -4,6 +4,7 @@
 #define CARIAMA_TESTS_SWEEP_TESTING_PHASES_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -47,6 +48,7 @@ struct SweepPhase {
   absl::Status (*run)(SweepMember& member);
   // Events of the trace that begin in the victim, "category: name". Each is a step of a protocol.
   std::vector<std::string_view> steps;
+  std::string_view selected;  // the step of a selection, which takes one of each phase
 };
 
 // All phases but that of tasks.
@@ -55,6 +57,11 @@ struct SweepPhase {
 // The phase of tasks: they need no fabric, and a death ends their processes (exit code 70).
 [[nodiscard]] absl::Status run_sweep_tasks(Exchange& exchange, SweepBoard& board);
 [[nodiscard]] std::span<const std::string_view> sweep_task_steps();
+
+// Prints a row of the matrix of a cell that took so long, and appends it to the file that the
+// environment variable CARIAMA_SWEEP_TABLE names, if it is set.
+void print_sweep_row(std::string_view phase, std::string_view step, std::string_view fault,
+                     std::string_view transport, bool failed, std::chrono::milliseconds time);
 
 }  // namespace cariama::testing
 
