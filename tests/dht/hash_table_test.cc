@@ -5,8 +5,10 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdlib>
 #include <functional>
 #include <random>
+#include <set>
 #include <thread>
 #include <unordered_set>
 #include <vector>
@@ -266,19 +268,11 @@ TEST(HashTableTest, RefusesWrongOptions) {
   });
 }
 
-// Every process and thread puts the same keys, most of them in the same order.
+// Every process puts all `keys` in the same order, half of them in one batch. Each is inserted once, and
+// all processes get the same index for it.
 template <size_t W>
-void race_of(Fabric& fabric, Collectives& all, size_t count, uint64_t seed, bool remote) {
-  auto table = must(HashTable<W>::create(
-      all, {.buckets = count * 10 / 9 / fabric.size(), .force_remote = remote}, soon()));
-  auto access = must(table->access());
-  std::mt19937_64 random(seed);
-  std::vector<TableKey<W>> keys(table->geometry().buckets * fabric.size() * 17 / 20);
-  for (auto& key : keys) key = random_key<W>(random);
-  if constexpr (W > 1) {
-    const auto equal = keys_of_equal_word<W>(100, random);
-    std::copy(equal.begin(), equal.end(), keys.begin() + 50);
-  }
+void race_for(Collectives& all, HashTable<W>& table, const std::vector<TableKey<W>>& keys) {
+  auto access = must(table.access());
   std::vector<TableResult> results(keys.size());
   must(all.barrier(soon()));
   const size_t half = keys.size() / 2;
@@ -293,7 +287,45 @@ void race_of(Fabric& fabric, Collectives& all, size_t count, uint64_t seed, bool
   }
   EXPECT_EQ(must(all.all_reduce(inserted, std::plus<>(), soon())), keys.size());
   for (const auto& other : must(all.all_gather(indices, soon()))) EXPECT_EQ(other, indices);
-  EXPECT_EQ(must(table->size(soon())), keys.size());
+  EXPECT_EQ(must(table.size(soon())), keys.size());
+}
+
+// Random keys up to load 0.85, and some whose word 0 is equal.
+template <size_t W>
+void race_of(Fabric& fabric, Collectives& all, size_t count, uint64_t seed, bool remote) {
+  auto table = must(HashTable<W>::create(
+      all, {.buckets = count * 10 / 9 / fabric.size(), .force_remote = remote}, soon()));
+  std::mt19937_64 random(seed);
+  std::vector<TableKey<W>> keys(table->geometry().buckets * fabric.size() * 17 / 20);
+  for (auto& key : keys) key = random_key<W>(random);
+  if constexpr (W > 1) {
+    const auto equal = keys_of_equal_word<W>(100, random);
+    std::copy(equal.begin(), equal.end(), keys.begin() + 50);
+  }
+  race_for<W>(all, *table, keys);
+  must(table->destroy(soon()));
+}
+
+// Fills each share to load 0.99, with keys of one home and of homes at the end of the share. Then every
+// process visits its share, and compares it with a set of all keys.
+template <size_t W>
+void race_to_load_99(Fabric& fabric, Collectives& all, uint64_t buckets, uint64_t seed,
+                     bool remote) {
+  auto table =
+      must(HashTable<W>::create(all, {.buckets = buckets, .force_remote = remote}, soon()));
+  std::mt19937_64 random(seed);
+  const uint64_t of_each = table->geometry().buckets * 99 / 100;
+  const auto keys = keys_for_each_owner<W>(of_each, table->geometry(), random);
+  race_for<W>(all, *table, keys);
+  std::set<TableKey<W>> oracle;
+  for (const auto& key : keys) {
+    if (table->owner_of(key) == fabric.rank()) oracle.insert(key);
+  }
+  EXPECT_EQ(oracle.size(), of_each);
+  table->for_each_local(
+      [&](uint64_t index, const TableKey<W>& key) { EXPECT_EQ(oracle.erase(key), 1u) << index; });
+  EXPECT_TRUE(oracle.empty());
+  must(all.barrier(soon()));
   must(table->destroy(soon()));
 }
 
@@ -311,6 +343,22 @@ TEST(HashTableTest, ProcessesRaceForTheSameKeys) {
     Collectives all(fabric);
     race_of<2>(fabric, all, 40'000 / kShrink, 5, false);
   });
+}
+
+// CARIAMA_TABLE_KEYS multiplies the number of keys.
+TEST(HashTableTest, ProcessesRaceToLoad99) {
+  const char* const more = std::getenv("CARIAMA_TABLE_KEYS");
+  const uint64_t scale = more != nullptr ? std::strtoull(more, nullptr, 10) : 1;
+  for (const int processes : {2, 4, 8}) {
+    run_process_job(processes, {}, [&](Fabric& fabric) {
+      Collectives all(fabric);
+      const uint64_t buckets = scale * 32'768 / kShrink / fabric.size();
+      race_to_load_99<1>(fabric, all, buckets, 1, false);
+      race_to_load_99<2>(fabric, all, buckets, 2, false);
+      race_to_load_99<1>(fabric, all, buckets / 8, 3, true);
+      race_to_load_99<2>(fabric, all, buckets / 8, 4, true);
+    });
+  }
 }
 
 // Threads of one process, each with its access. They put the same keys in the same order, so they

@@ -2,6 +2,7 @@
 #ifndef CARIAMA_TESTS_DHT_TABLE_TEST_SUPPORT_H_
 #define CARIAMA_TESTS_DHT_TABLE_TEST_SUPPORT_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <random>
@@ -48,6 +49,30 @@ template <size_t W>
       keys.push_back(key);
     }
   }
+  return keys;
+}
+
+// Returns different keys, `of_each` for each owner, in random order. A quarter of an owner's keys, at
+// most 64, have the last bucket of the share as their home; a further quarter, at most 256, one of its
+// last 64 buckets. So long probe paths begin at the end of the share and continue at its beginning.
+template <size_t W>
+[[nodiscard]] std::vector<TableKey<W>> keys_for_each_owner(uint64_t of_each,
+                                                           const TableGeometry& geometry,
+                                                           std::mt19937_64& random) {
+  const uint64_t at_last = std::min<uint64_t>(64, of_each / 4);
+  const uint64_t near_last = at_last + std::min<uint64_t>(256, of_each / 4);
+  std::vector<uint64_t> counts(geometry.processes);
+  std::vector<TableKey<W>> keys;
+  while (keys.size() < of_each * geometry.processes) {
+    const TableKey<W> key = random_key<W>(random);
+    const TablePlace home = geometry.home_of(encode_key<W>(key)[0]);
+    uint64_t& count = counts[home.owner];
+    const uint64_t within = count < at_last ? 1 : count < near_last ? 64 : geometry.buckets;
+    if (count == of_each || home.position < geometry.buckets - within) continue;
+    ++count;
+    keys.push_back(key);
+  }
+  std::shuffle(keys.begin(), keys.end(), random);
   return keys;
 }
 
