@@ -133,9 +133,8 @@ enum class ArrivalOrder : uint8_t {
   // not ordered: this is all that ibv_query_qp_data_in_order(3) guarantees.
   kWithinWrite,
   // Bytes become visible in ascending order of address within each aligned block of 128 bytes of a
-  // WRITE. Neither blocks nor successive WRITEs are ordered. (Newer versions of
-  // ibv_query_qp_data_in_order(3) distinguish such cards from kNone. This library treats both
-  // alike.)
+  // WRITE. Neither blocks nor successive WRITEs are ordered. Only `sim` returns this value: a card
+  // that guarantees only this order returns kNone.
   kWithinBlocks,
 };
 // Returns true if the last byte of a WRITE becomes visible last.
@@ -192,8 +191,9 @@ enum class QueuePairState : uint8_t { kUnconnected, kConnected, kError };
 // One end of a reliable connection.
 //
 // Thread-safety: any thread may call any function, except that connect() and repair() must not
-// overlap any other call. Concurrent lists are posted one after the other. No function waits for
-// the peer. The destructor drops outstanding requests without completions.
+// overlap any other call. Concurrent lists are posted one after the other. The post functions do
+// not block. On shm connect() waits until the peer's service thread answers, at most 10 s. The
+// destructor drops outstanding requests without completions.
 class CARIAMA_DTUTILS_EXPORT QueuePair {
  public:
   virtual ~QueuePair() = default;
@@ -213,10 +213,13 @@ class CARIAMA_DTUTILS_EXPORT QueuePair {
                                              const ConnectOptions& options) = 0;
 
   // After an error: blocks until the device has ended all outstanding requests (the kFlushed
-  // completion of each request is then in its completion queue), and reconnects to the same peer.
-  // Both ends must call it, and neither may send data before repair() has returned at both. Also
-  // valid on a connection without error. Errors: UNAVAILABLE when the peer is dead; then create a
-  // new queue pair.
+  // completion of each request is then in its completion queue), at most 2 s on shm and 10 s on
+  // verbs, and reconnects to the same peer. Both ends must call it, and neither may send data
+  // before repair() has returned at both. Also valid on a connection without error. Errors:
+  // UNAVAILABLE (shm, sim: the peer is dead, create a new queue pair; shm: the peer is stopped in
+  // the middle of a message, call repair() again), INTERNAL (verbs: the device has not flushed all
+  // requests, create a new queue pair), FAILED_PRECONDITION (never connected). On verbs repair()
+  // may return OK although the peer is dead; then the next operation fails.
   [[nodiscard]] virtual absl::Status repair() = 0;
 
   // Moves the queue pair to the error state: outstanding requests complete with kFlushed.

@@ -19,15 +19,15 @@
 // memory. A rollout that reaches a node for the first time does not wait for its evaluation: the
 // worker adds the position to a batch and begins other rollouts. Rollouts that reach a node whose
 // evaluation is pending continue when it has ended. The worker evaluates the batch when it is full
-// (EvaluationOptions::batch) or when the worker has nothing else to do, so that the size of the
-// batches and their delay follow the load. The owner of a node evaluates it, and the result is
+// (EvaluationOptions::batch), when as many rollouts wait for nodes, or when the worker has nothing
+// else to do, so that the size of the batches and their delay follow the load. The owner of a node
+// evaluates it, and the result is
 // stored in the node. A batch that is in flight at the end of a search is discarded, so a later
 // search evaluates its nodes again. A position without a node (SearchOptions::expand_visits, copies
 // of remote nodes) is evaluated at each visit, so a batch may contain it several times.
 //
 // While a function of the evaluator, or the factory, runs, its worker runs no calls, and other
 // processes wait for it. So use the asynchronous form if evaluate() takes long.
-//
 //
 // For an accelerator or a server process the evaluator has an asynchronous form. It has these
 // functions instead of evaluate() (with both forms these are used):
@@ -45,10 +45,10 @@
 //   for the given time of 100 us; it may return earlier. A worker calls it while a batch is in
 //   flight and it has nothing else to do. Without wait() it polls, and uses its core fully.
 //
-//
 // What the evaluator guarantees:
-//  - It writes the value, 0 to 1, and all priors: numbers of 0 or more. The priors of a node need
-//    not add up to 1. It writes nothing else of the batch, and evaluate() keeps no pointer to it.
+//  - It writes the value, 0 to 1, and all priors: finite numbers of 0 or more. The priors of a node
+//    need not add up to 1. It writes nothing else of the batch, and evaluate() keeps no pointer to
+//    the batch.
 //  - Results depend only on the position, also in other processes. If they differ a little (by
 //    rounding, or by the other positions of the batch), the search is not repeatable.
 //  - Evaluators of several threads work at the same time. Each is created and used in the thread of
@@ -86,9 +86,11 @@ namespace cariama::mcts {
 // A position to evaluate, and the results.
 template <typename G>
 struct Evaluation {
+  // For a node: its state, which expand() may have simplified.
   G position;
-  // The moves that need a prior, in no certain order. For a node: those that expand() returned. For
-  // the root, and for a position without a node: all legal moves.
+  // The moves that need a prior, in no certain order. For a node: all its moves, those of expand()
+  // or moves(), also those with a verdict. For the root of a new tree, and for a position without a
+  // node: all legal moves.
   std::span<const typename G::Move> moves;
   std::span<float> priors;  // written by the evaluator: of moves[i], in the order of `moves`
   float value = std::numeric_limits<float>::quiet_NaN();  // written by the evaluator: for player 0
@@ -153,8 +155,9 @@ class EvaluatorSource final : public LocalInstance {
 // Without this call, or with an empty function, the evaluators are default-constructed. Called by
 // the thread that created the host, in every process of the job: before serve() in ranks other than
 // 0 (ProgramOptions::prepare), and while no search is running in rank 0. So only rank 0 can replace
-// the factory later, from the next search on. Nodes of a tree that is reused keep the priors and
-// values of the previous evaluators: Search::clear() drops them.
+// the factory later, from the next search on. The other processes of a job keep their factory: with
+// several processes a search would mix the results of both, so start a new job instead. Nodes of a
+// tree that is reused have the priors and values of the previous evaluators until Search::clear().
 template <Game G>
 requires HasEvaluator<G>
 void provide_evaluator(Host& host,

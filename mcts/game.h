@@ -23,6 +23,13 @@
 //
 // A state is a trivially copyable value without pointers. The framework copies it byte by byte into
 // tree nodes and to other processes. Requires: a position without result() has at least one move.
+// After expand() it has at least one move that is not kPruned. The search does not check this: it
+// takes a position without moves for a proved draw, and one with pruned moves only for a loss of
+// the player to move. `out` has kMaxMoves elements; moves() and expand() must not write more.
+//
+// A node that does not fit into a call gets no copy. If it is the root, the other processes get no
+// shares of its rollouts. The search needs up to kMaxMoves * (3 * sizeof(Move) + 16) bytes of
+// stack.
 //
 // What the game guarantees:
 //  - Threads. The workers of all processes call the functions at the same time, each on an object
@@ -39,7 +46,10 @@
 //    node of the paper's design, of both). A rollout takes one play(), and a playout, a call of
 //    value(), or both, whatever the depth of the tree. No function blocks. A worker runs no calls
 //    during a function: other processes wait for it, and the search ends only after it.
-//  - No function throws.
+//  - Values. result(), playout() and value() return numbers from 0 to 1. Priors are finite, 0 or
+//    more. The search does not check this, except for evaluators (evaluator.h). A NaN makes the
+//    search return wrong results.
+//  - No function throws. An exception in a rollout ends the search (Search::run(), Host::serve()).
 //
 // Optional members. A concept detects each of them; the search uses it if the game has it:
 //

@@ -54,8 +54,8 @@ struct ChoiceOptions {
   double least_share = 0.15;
 };
 
-// Noise in the priors of the root, for games of a program against itself (Silver et al. 2017): each
-// search tries other moves. The prior of move i is
+// Noise in the priors of the root, for games of a program against itself (Silver et al. 2017):
+// searches of the same position with different seeds try different moves. The prior of move i is
 //   (1 - fraction) * prior + fraction * S * d[i]
 // where d is a sample of the symmetric Dirichlet distribution over the moves of the root, and S the
 // sum of their priors. If all priors are 0, each counts as 1 / number of moves. The sample depends
@@ -135,7 +135,7 @@ struct SearchOptions {
   // Games with playouts and value(): the weight of value() in the result of a rollout, 0 to 1. The
   // playouts have the rest of the weight (Silver et al. 2016). 0: value() is not called. 1: no
   // playout runs. AMAF statistics count the same mean; with 1 they count nothing, so set
-  // selection.exploration, and amaf_equivalence to 0. Also in the paper's design.
+  // amaf_equivalence to 0 and selection.exploration above 0. Also in the paper's design.
   double value_weight = 0.5;
   Placement placement = Placement::kLocality;
   // One message requests visits / batch_divisor rollouts, at most max_batch, from another process;
@@ -157,9 +157,11 @@ struct SearchOptions {
   uint32_t copy_visits = 128;
   uint32_t exchange_divisor = 16;
   // Limit of the rollouts in flight that one process has requested from one other process: visits
-  // of the root / queue_share, but at least queue_target and at most queue_limit, per thread. At
-  // the limit, rollouts of the root and of its shares that need that process sample the position
-  // instead, a few times, and then are deferred.
+  // of the root / queue_share, but at least queue_target and at most queue_limit, per thread. A
+  // process also requests no more rollouts while more are in flight to all processes than are left
+  // to start of its shares (in rank 0: of the root's job). At a limit, rollouts of the root and of
+  // shares that need another process sample the position instead, a few times for one node, and
+  // then are deferred.
   uint32_t queue_target = 32;
   uint32_t queue_limit = 1024;
   uint32_t queue_share = 64;
@@ -169,8 +171,10 @@ struct SearchOptions {
   uint64_t seed = 1;
   bool reuse_tree = true;  // Search::advance() keeps the subtree of the move
   // Positions with equal key() share one node: one in the whole tree with Placement::kHash, one per
-  // process with other placements (transpositions.h). Off by default: each new node needs one more
-  // look-up, which may cost more time than the shared nodes save.
+  // process with other placements (transpositions.h). No effect in games without key(). Requires:
+  // no position repeats in a sequence of moves, since rollouts do not check for cycles. The table
+  // takes about 40 bytes per node in addition to memory_bytes. Off by default: each new node needs
+  // one more look-up, which may cost more time than the shared nodes save.
   bool transpositions = false;
   // With a time limit and FinalChoice::kMostVisits: the search ends early when no other move can
   // get more visits than the best one in the time that is left.
@@ -207,10 +211,13 @@ struct SearchOptions {
   }
 
   // Returns the defaults for a game. In games with AMAF, AMAF statistics replace the exploration
-  // term. In games with an Evaluator the selection is kPuct (exploration 1, first_play 0.5), each
-  // visited position gets a node, and spread_expansions keeps the number of visits from which
-  // children are spread: 12 * (8 + 1). The default constructor's options ignore priors: begin with
-  // of(). value_weight and playouts_per_leaf have no effect there.
+  // term: exploration is 0. In games with an Evaluator the selection is kPuct (exploration 1,
+  // first_play 0.5), each visited position gets a node, and spread_expansions is 12 * (8 + 1), so
+  // that children are spread from the same number of visits on; value_weight and
+  // playouts_per_leaf have no effect in these games. Begin with of(): default-constructed options
+  // use neither AMAF statistics nor the priors of an Evaluator. In games without an Evaluator, of()
+  // ignores priors, too. To use those of expand() and refine(), set selection.rule to kPuct and
+  // selection.exploration above 0, or selection.bias above 0.
   template <Game G>
   [[nodiscard]] static SearchOptions of() {
     SearchOptions options;
@@ -234,7 +241,9 @@ static_assert(std::is_trivially_copyable_v<SearchOptions>);
 // Throws std::invalid_argument with the message of options.validate() if this is an error.
 CARIAMA_MCTS_EXPORT void throw_if_invalid(const SearchOptions& options);
 
-// The search ends at the first limit that is reached, or when the outcome of the root is proved.
+// The search ends at the first limit that is reached, when the outcome of the root is proved, when
+// `stop` of Search::run() is set, or at 1879048192 visits of the root, with those of earlier
+// searches of a kept tree. Without a limit only the last three end it.
 struct SearchLimits {
   double seconds = 0;       // 0: no limit; less than 0: no time is left, the search ends at once
   uint64_t iterations = 0;  // 0: no limit
@@ -243,7 +252,9 @@ struct SearchLimits {
 // Counters of one process for one search.
 // visits = completions + handed_over + cancelled + deferred_selections.
 struct Statistics {
-  // Rollouts that this process began, for itself or at the request of another process.
+  // Rollouts that this process began, for itself or at the request of another process, or that it
+  // requested from another process together with one that it began. In rank 0 also the completed
+  // rollouts of the shares that other processes ran.
   uint64_t visits = 0;
   // Of `visits`: rollouts that got their value in this process.
   uint64_t completions = 0;
@@ -289,12 +300,14 @@ template <typename Move>
 struct MoveResult {
   Move move{};
   uint64_t visits = 0;
-  // 0 .. 1: the mean of the rollouts; 1, 0.5 or 0 if the move is proved to win, to draw or to lose.
+  // 0 .. 1: the mean of the rollouts, 0.5 without rollouts; 1, 0.5 or 0 if the move is proved to
+  // win, to draw or to lose.
   double value = 0.5;
   double prior = 0;  // with the noise of SearchOptions::root_noise
   Verdict verdict = Verdict::kOpen;
-  // The principal variation: this move, then the most visited moves below it. Ends at the first
-  // node of which this process has neither the original nor a copy.
+  // The principal variation: this move, then in each node below it a move that is proved to win, or
+  // else the most visited one. Ends before a move without visits, at the first node of which this
+  // process has neither the original nor a copy, or after 64 moves.
   std::vector<Move> line;
 };
 

@@ -64,7 +64,7 @@ class Search {
         job_(process_.pool().root_job()),
         options_(options) {}
 
-  // Changes take effect at the next run().
+  // Changes take effect at the next run(), that of reuse_tree at the next advance().
   [[nodiscard]] SearchOptions& options() { return options_; }
 
   // Searches for the best move of the player to move in `position`. Blocks until the search ends;
@@ -76,11 +76,15 @@ class Search {
   // killed, or loses its lease (FabricOptions::lease). `progress` is called about every `interval`
   // seconds, in the calling thread. It must not call functions of the host or of its searches. If
   // it throws, the search ends and run() throws the exception. Also throws std::invalid_argument,
-  // with the message of SearchOptions::validate(), if an option has no valid value, and
-  // std::bad_alloc if there is no memory for the root. Requires: the position has no result() and
-  // at least one move. Keeps the tree: a later run() of the same position, or of the one that
-  // advance() has reached, continues it if it is the last of all Search objects for this type of
-  // game. Every other position frees the tree first. The result contains all moves of a new
+  // with the message of SearchOptions::validate(), if an option has no valid value, std::bad_alloc
+  // if there is no memory for the root, the errors of an evaluator (evaluator.h), and an exception
+  // of a function of the game in a rollout of this process. After the last two the host cannot
+  // search: destroy it. Requires: the position has no result() and at least one move.
+  //
+  // Keeps the tree. A later run() of the same position, or of the position that advance() has
+  // reached, continues it, unless another Search object for this type of game has created a tree
+  // since. Positions are compared by operator==, or if the type has none, byte by byte with their
+  // padding. Every other position frees the tree first. The result contains all moves of a new
   // position. If advance() has reached the position, it contains the moves that expand() offered.
   //
   // If a process dies and the fabric continues without it, its part of the tree is lost and the

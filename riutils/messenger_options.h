@@ -40,14 +40,14 @@ enum class Consumption : uint8_t {
 
 // Options of one channel. Sizes are in bytes.
 //
-// Memory: a channel that was never used takes none. Its first call allocates one chunk of
-// first_chunk_bytes at the receiver. When that chunk is full, or a call does not fit into it,
-// chunks_per_request chunks of chunk_bytes replace it. Each time a chunk is full and no other chunk
-// is free, their number doubles, up to max_chunks. If the receiver has memory for fewer chunks, the
-// channel works with fewer. If the arrival mode is not kMapped, the sender also has two chunk
-// images of chunk_bytes each (kPolled: 2 * chunk_bytes), and more while transfers are in flight. A
-// thread that sends to each of P * T threads therefore costs them at least P * T *
-// first_chunk_bytes in all, until channels that are not used return their chunks
+// Memory: a messenger that was never used has about 1 KiB, and no registered memory. Its first call
+// allocates one chunk of first_chunk_bytes at the receiver. When that chunk is full, or a call does
+// not fit into it, chunks_per_request chunks of chunk_bytes replace it. Each time a chunk is full
+// and no other chunk is free, their number doubles, up to max_chunks. If the receiver has memory
+// for fewer chunks, the channel works with fewer. If the arrival mode is not kMapped, the sender
+// also has two chunk images of chunk_bytes each (kPolled: 2 * chunk_bytes), and more while
+// transfers are in flight. A thread that sends to N threads therefore costs their processes at
+// least N * first_chunk_bytes in all, until channels that are not used return their chunks
 // (RDMAMessenger::return_chunks(), return_after).
 struct MessengerOptions {
   static constexpr uint64_t kMinChunkBytes = 1024;
@@ -82,7 +82,8 @@ struct MessengerOptions {
   Arrival arrival = Arrival::kAuto;
   Consumption consumption = Consumption::kPush;
   // Limit for the time that a call or setup() waits for chunks of the receiver's process, and for
-  // transfers of its own process (if these take longer, the channel fails). Not a limit for a call
+  // transfers of its own process (if these take longer, the channel fails). The connection that the
+  // first call or setup() makes has its own limit, FabricOptions::timeout. Not a limit for a call
   // with Retry to a slow receiver: that call waits, and runs incoming calls, until there is room or
   // the receiver's process dies. 0 or more.
   std::chrono::milliseconds timeout{30'000};
@@ -119,9 +120,10 @@ struct MessengerStatistics {
   uint64_t publications = 0;
   uint64_t chunks = 0;         // chunks obtained from the receiver's process
   uint64_t chunk_bytes = 0;    // bytes of the chunks that the channel has now
-  uint64_t requests = 0;       // service calls that obtained chunks (each up to 16)
-  uint64_t chunks_filled = 0;  // ended: no room, return_chunks(), shutdown()
-  // Filled chunks that the sender knows to be consumed. Those of a ring that was returned count.
+  uint64_t requests = 0;       // service calls that obtained chunks, at most 16 chunks each
+  uint64_t chunks_filled = 0;  // chunks the sender ended: full, return_chunks(), shutdown()
+  // Ended chunks that the sender knows to be consumed. Includes the chunks of a ring that
+  // return_chunks() has returned.
   uint64_t chunks_consumed = 0;
   uint64_t chunks_replaced = 0;            // small first chunks, by larger ones
   uint64_t chunks_returned = 0;            // chunks returned by return_chunks()

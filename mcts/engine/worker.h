@@ -1,10 +1,11 @@
 // Worker: one thread of a search. It runs rollouts and handles the calls of other processes.
 //
 // A rollout descends from its job's node and selects a move in each node, until the move has no
-// child node. There it runs a playout and adds the value to all nodes on its path. A move with many
-// visits gets a child node, in the process that the placement selects. If the path leads to a node
-// of another process, the worker requests a job there (job.h): this rollout and a batch of further
-// rollouts of the same job. A ticket keeps the path until the answer arrives.
+// child node. There it gets a value: the result of the game, or that of playouts, value() or the
+// evaluator. The worker adds it to all nodes on the path. A move with expand_visits visits gets a
+// child node, in the process that the placement selects. If the path leads to a node of another
+// process, the rollout continues at this process's copy. Without a copy, the worker requests a job
+// from the owner (job.h): this and further rollouts. A ticket has the path until the answer.
 //
 // It takes work from the work pool (work_pool.h), extends the local tree (tree.h), continues
 // rollouts at copies of remote nodes (copy_exchange.h), and calls workers of its index elsewhere.
@@ -113,7 +114,8 @@ class Worker {
     return false;
   }
 
-  // Ends a ticket that gets no answer. Its rollouts are removed from the counts.
+  // Ends a ticket that gets no answer: of a share (empty path), of the creation of a node (no
+  // rollouts), or of a job, whose rollouts are removed from the visits of the path.
   void give_up(Ticket<G>& ticket) {
     if (ticket.path.empty()) {
       pool_.shared(ticket.rank).fetch_sub(static_cast<int32_t>(ticket.rollouts));
@@ -191,14 +193,13 @@ class Worker {
     }
     // The pending operations keep the job alive. After the last one has ended, the Job object may
     // be reused for another job.
-    bool postponed = false;
+    bool deferred = false;
     bool waits = false;
-    for (uint32_t i = 0; i < taken.rollouts && !postponed; ++i) {
+    for (uint32_t i = 0; i < taken.rollouts && !deferred; ++i) {
       if (rollout(*taken.job)) continue;
-      // Only a rollout of the root or of a share is postponed. The rest of the slice is put back
-      // with it.
+      // A rollout of the root's job or of a share was deferred: puts it back with the later ones.
       put_back(*taken.job, taken.rollouts - i);
-      postponed = true;
+      deferred = true;
       waits = i == 0;
     }
     if (taken.last) end_pending(*taken.job, 1);
@@ -254,8 +255,8 @@ class Worker {
       }
       const int move = select_move(*node, options().selection);
       if (move < 0) {
-        // All moves are closed, so that the outcome is proved, or the game has ended with a result
-        // that proves nothing.
+        // All moves have verdicts, so that the outcome is proved. Or there are no moves: the game
+        // has ended with a result that proves nothing.
         if (const Outcome known = node->resolve(); known != Outcome::kOpen) {
           end_proved(job, known);
         } else {
@@ -321,11 +322,10 @@ class Worker {
     return true;
   }
 
-  // Returns true if this process has requested so many rollouts that it should run the next ones
-  // itself: too many from the owner of this node compared with the completed ones, or more than
-  // the root's job or the shares have left. The second limit ensures that the process has rollouts
-  // to run until the answers arrive. Applies only to rollouts of the root and to shares of them,
-  // since all other jobs are parts of these.
+  // Returns true if this process may not request more rollouts of a job now: from the owner of
+  // `node`, by the limit queue_share; or from any process, because more are in flight than the
+  // root's job or the shares have left, so that this process has rollouts to run until the answers
+  // arrive. Only the root's job and shares are limited: all other jobs are parts of these.
   [[nodiscard]] bool is_busy(const Job<G>& job, RemoteNode node) const {
     if (!(job.root || job.share)) return false;
     const uint64_t known = path_.front().node->visits() / options().queue_share;
@@ -476,8 +476,8 @@ class Worker {
     // The answer goes to the thread of the requesting process with this thread's index, even if
     // another thread sent the request. So a thread needs channels only to threads of its own index.
     const uint32_t to = host_.id(job.requester / host_.threads(), thread_.index);
-    // Without some of the samples the requester has fewer AMAF statistics. Without the answer it
-    // would wait for the rollouts without end.
+    // The answer contains only the samples that fit into a call. Without the others the requester
+    // has fewer AMAF statistics; without the answer it would wait for the rollouts forever.
     constexpr size_t kMost = PeerAggregators::kMostBufferBytes / sizeof(Sample<G>);
     const auto samples = job.samples();
     thread_.aggregators->answer_buffer(
@@ -651,8 +651,8 @@ class Worker {
     }
     if (answer.full) tree_.note_full();
     if (answer.useless && answer.outcome == Outcome::kOpen) {
-      // The owner has no node with this name. Otherwise the rollouts, which are repeated, would
-      // request it again and again.
+      // The owner has no node with this name. Removes the name from the parent: otherwise the
+      // repeated rollouts would request jobs from this node again.
       const Step<G> last = ticket->path.back();
       last.node->drop_child(last.move, ticket->node);
       exchange_.report_unknown(*last.node, last.move, ticket->node);

@@ -31,8 +31,8 @@ ChannelReceiver::ChannelReceiver(ReceiverBackend& backend, Arrival arrival, Cons
 }
 
 void ChannelReceiver::prepare(std::span<std::byte> chunk, Arrival arrival) {
-  // Clear the chunk header and the first call header: no call is there yet. The rest of the chunk
-  // may have any content, unless a publication may arrive anywhere.
+  // Clear the chunk header and the first call header: no call is there yet. Only kTrailing needs
+  // zeros in the rest: the receiver reads the place of a trailing word before the word has arrived.
   std::memset(
       chunk.data(), 0,
       arrival == Arrival::kTrailing ? chunk.size() : sizeof(ChunkHeader) + sizeof(CallHeader));
@@ -147,10 +147,10 @@ size_t ChannelReceiver::run_calls(size_t most) {
       if (!go_on(word)) break;
       continue;
     }
-    // The next header's address depends on this call's length: without more, all calls of a round
-    // form one chain of dependent loads. Calls often have the length of the call before, so a
-    // predicted branch breaks the chain. (The empty asm hides from the compiler that `size` and
-    // known.size are equal.)
+    // The next header's address depends on this call's length. If each length were taken from its
+    // header, all calls of a round would form one chain of dependent loads. Calls often have the
+    // length of the call before, so a predicted branch breaks the chain. (The empty asm hides from
+    // the compiler that `size` and known.size are equal.)
     if (known.size != size) [[unlikely]] {
       size = known.size;
       asm volatile("" : "+r"(size));
@@ -235,8 +235,8 @@ bool ChannelReceiver::step(uint64_t word, Cursor& cursor) {
     if (header.function == EndMarker::kFunction) {
       consumed_before_ += static_cast<uint64_t>(cursor.at - first_);
       first_ = position_ = cursor.at;
-      // The end marker is read again when its chunks are known, and so is its trailing word: the
-      // sender may have overwritten both.
+      // If end_of_chunk() returns false, a later round reads the end marker and its trailing word
+      // again, and checks them again: a faulty sender may have overwritten both.
       const auto read_again = [&] {
         if constexpr (kTrailing) {
           publication_ = nullptr;
@@ -388,7 +388,8 @@ bool ChannelReceiver::end_of_chunk(const CallHeader& header) {
   auto* const header_of_chunk = reinterpret_cast<ChunkHeader*>(chunk.data());
   std::atomic_ref(header_of_chunk->chunks).store(ring_.ended(), std::memory_order_release);
   ended_ = flags == EndMarker::kShutdown;
-  // The last count is pushed with kPull too: it tells the sender that its control memory is unused.
+  // The last count is pushed with kPull, too: it tells the sender that the receiver will not write
+  // to the sender's control memory again.
   if (consumption_ == Consumption::kPush || ended_) backend_.push(ring_.ended());
   if (replaced) backend_.replaced(chunk);
   if (!ended_) enter();

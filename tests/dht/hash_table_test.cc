@@ -268,8 +268,8 @@ TEST(HashTableTest, RefusesWrongOptions) {
   });
 }
 
-// Every process puts all `keys` in the same order, half of them in one batch. Each is inserted once, and
-// all processes get the same index for it.
+// Every process puts all `keys` in the same order, half of them in one batch. Each key is inserted
+// once, and all processes get the same index for it.
 template <size_t W>
 void race_for(Collectives& all, HashTable<W>& table, const std::vector<TableKey<W>>& keys) {
   auto access = must(table.access());
@@ -306,8 +306,8 @@ void race_of(Fabric& fabric, Collectives& all, size_t count, uint64_t seed, bool
   must(table->destroy(soon()));
 }
 
-// Fills each share to load 0.99, with keys of one home and of homes at the end of the share. Then every
-// process visits its share, and compares it with a set of all keys.
+// Fills each share to load 0.99, with keys of one home and of homes at the end of the share. Then
+// every process visits its share, and compares it with a set of all keys.
 template <size_t W>
 void race_to_load_99(Fabric& fabric, Collectives& all, uint64_t buckets, uint64_t seed,
                      bool remote) {

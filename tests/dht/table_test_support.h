@@ -52,9 +52,10 @@ template <size_t W>
   return keys;
 }
 
-// Returns different keys, `of_each` for each owner, in random order. A quarter of an owner's keys, at
-// most 64, have the last bucket of the share as their home; a further quarter, at most 256, one of its
-// last 64 buckets. So long probe paths begin at the end of the share and continue at its beginning.
+// Returns different keys, `of_each` for each owner, in random order. A quarter of an owner's keys,
+// at most 64, have the last bucket of the share as their home; a further quarter, at most 256, one
+// of its last 64 buckets. So long probe paths begin at the end of the share and continue at its
+// beginning.
 template <size_t W>
 [[nodiscard]] std::vector<TableKey<W>> keys_for_each_owner(uint64_t of_each,
                                                            const TableGeometry& geometry,

@@ -2,13 +2,14 @@
 // stopped for longer than the lease, forks, or loses an operation. The steps are events of the
 // trace (dtutils/trace.h), so the product needs no hooks but the observer of these events.
 //
-// Asserted of each job: it ends in time; each UNAVAILABLE names the victim; the survivors exchange
-// all their calls afterwards, and finish finalize(); they have as many descriptors as before; a
-// stopped process that continues ends its program; no process remains (run_processes()).
+// Asserted of each job: it ends within 90 s; each UNAVAILABLE names the victim, and each
+// DEADLINE_EXCEEDED some rank; the survivors exchange all their calls afterwards, and finish
+// finalize(); they have as many descriptors as before; a stopped process that continues ends its
+// program; no process remains (run_processes()).
 //
 // Less is asserted where the survivors may lose each other, too: after a lost operation an error
-// names a process of the job, and one process at least finishes finalize(). If the victim stops
-// while the fabrics are created, the survivors end in time, some of them without a fabric.
+// names a process of the job, and one process at least finishes finalize(). If the victim is killed
+// or stops while the fabrics are created, the survivors end, some of them without a fabric.
 //
 // Each job prints a row. With CARIAMA_SWEEP_TABLE=FILE the rows are appended to a file, from which
 // tests/sweep/matrix writes the matrix in docs/reliability.md.
@@ -98,8 +99,12 @@ void strike() {
       break;
     case Fault::kFork: {
       const pid_t child = fork();
-      if (child == 0) execl("/bin/true", "true", nullptr);
-      waitpid(child, nullptr, 0);
+      if (child == 0) {
+        execl("/bin/true", "true", nullptr);
+        _exit(127);
+      }
+      int status = -1;
+      EXPECT_TRUE(child > 0 && waitpid(child, &status, 0) == child && status == 0) << status;
       break;
     }
     case Fault::kLostOperation:
@@ -215,11 +220,12 @@ void run_member(Exchange& exchange, const SweepPhase& phase, Cell& cell, SweepBo
   const bool ends_victim = cell.fault == Fault::kKill || cell.fault == Fault::kStop;
   const std::vector<std::string> files = descriptors();
   {
-    auto created = fabric_of_group(exchange, options_of(phase, cell, exchange.rank()),
-                                   [](Bootstrap& job, internal::Broker::Handler handler) {
-                                     return internal::make_socket_broker(job, std::move(handler),
-                                                                         deadline_after(kCreation));
-                                   });
+    const FabricOptions options = options_of(phase, cell, exchange.rank());
+    auto created =
+        fabric_of_group(exchange, options, [&](Bootstrap& job, internal::Broker::Handler handler) {
+          return internal::make_socket_broker(job, std::move(handler),
+                                              deadline_after(options.timeout));
+        });
     if (!created.ok()) {
       if (!is_victim) expect_named(created.status(), cell.fault);
       return;
@@ -256,6 +262,11 @@ void run_member(Exchange& exchange, const SweepPhase& phase, Cell& cell, SweepBo
     if (ended.ok()) ++board.finalized;
     if (cell.fault == Fault::kLostOperation) {
       expect_named(ended, cell.fault);
+      // Nothing is transferred after the steps of these phases.
+      const bool transfers = phase.name != "create" && phase.name != "finalize";
+      if (is_victim && board.reached && transfers) {
+        EXPECT_GE(cell.control->injected(cariama::Fault::kFailedOperation), 1u);
+      }
     } else if (!is_victim || !board.reached) {
       must(ended);
     }
@@ -352,7 +363,7 @@ TEST_P(FaultSweep, EndsAtEachStep) {
   }
 }
 
-// One step of each phase.
+// One step of each phase that is named below.
 class FaultSelection : public FaultSweepBase, public ::testing::WithParamInterface<Parameters> {};
 
 TEST_P(FaultSelection, EndsAtOneStep) {
@@ -439,6 +450,7 @@ TEST_P(TaskSweep, EndsAtEachStep) {
     const std::string errors = folder_ + "/errors";
     const auto begin = std::chrono::steady_clock::now();
     repeat_until_reached([&](SweepBoard& board) {
+      std::filesystem::remove(errors);
       const absl::Status status = run(cell, board, [&](Exchange& exchange) {
         const int file = open(errors.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0600);
         dup2(file, STDERR_FILENO);

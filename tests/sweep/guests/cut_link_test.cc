@@ -5,10 +5,11 @@
 //   transfers   that of the RDMA device of the job; the store of the job can still be reached
 //   all         that interface, and the one over which the processes reach the store
 //
-// Asserted in both processes: the operation ends with UNAVAILABLE, and so does peer_status(); the
-// text names the other process; finalize() ends before its deadline. If the store can be reached,
-// rank 0 finishes. An error of rank 1 says that the job ends without it because it has lost rank 0,
-// or that the store has ended.
+// Asserted in both processes: the operation ends with UNAVAILABLE, or with INVALID_ARGUMENT if the
+// device reports that the interface of this host is down, and so does peer_status(); the text names
+// the other process (not asserted in the phase "finalize"); finalize() ends before its deadline. If
+// the store can be reached, rank 0 finishes. An error of rank 1 says that the job ends without it
+// because it has lost rank 0, or that the store has ended.
 //
 // Run this in two guests with two devices each; in other places the tests are skipped:
 //   tests/rdma_vm/rdma-vm -n 2 -d 2 -- build/test/bin/sweep_guests_test
@@ -74,7 +75,7 @@ void observe(const char* category, const char* name) {
 // ---- The job ------------------------------------------------------------------------------------
 
 // The environment of a job whose store is in rank 0 (dsfabric/bootstrap.h). Both processes run the
-// same tests in the same order, each with a port of its own.
+// same tests in the same order, and each test has a port of its own.
 void set_job(int rank) {
   static int port = 29500;
   const std::string addresses = getenv("RDMA_VM_ADDRS");

@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdio>
@@ -93,11 +95,14 @@ absl::Status call_one_sided(SweepMember& member) {
   options.chunk_bytes = 4096;
   options.timeout = milliseconds(20'000);
   RDMAMessenger messenger(*member.self, member.fabric.thread_of(member.next()), options);
-  static std::atomic<uint64_t> sum{0};
+  static std::atomic<uint64_t> latest{0};  // the round of the last call
+  static std::atomic<bool> disorder{false};
   std::vector<std::byte> buffer(100'000, std::byte{7});
   for (uint64_t round = 1; step.ok() && round <= 20; ++round) {
     for (int i = 0; step.ok() && i < 100; ++i) {
-      step(messenger.call([round] { sum += round; }));
+      step(messenger.call([round] {
+        if (latest.exchange(round) > round) disorder = true;
+      }));
     }
     const auto answer =
         step(messenger.async_call([round] { return Random::mix(round); }).get(soon()));
@@ -114,12 +119,16 @@ absl::Status call_one_sided(SweepMember& member) {
     if (step.ok()) step(ran.get(soon()));
   }
   step(messenger.shutdown(soon()));
+  step.check(!disorder, "calls ran in another order");
   return step.status();
 }
 
 absl::Status broadcast_calls(SweepMember& member) {
   Steps step;
+  static std::atomic<bool> wrong{false};
+  constexpr std::byte kFill{7};
   auto memory = step(member.fabric.memory().allocate(20'000));
+  if (memory.has_value()) std::fill_n(memory->get_buffer(), 20'000, kFill);
   for (int round = 0; step.ok() && round < 10; ++round) {
     Future<void> ran;
     step(broadcast(
@@ -127,10 +136,16 @@ absl::Status broadcast_calls(SweepMember& member) {
     if (step.ok()) step(ran.get(soon()));
     Future<void> received;
     step(broadcast_buffer(
-        member.fabric, [](void*, uint64_t) {}, &*memory, 0, 20'000, on_consumed(received)));
+        member.fabric,
+        [](void* data, uint64_t size) {
+          const auto* const bytes = static_cast<const std::byte*>(data);
+          if (std::count(bytes, bytes + size, kFill) != 20'000) wrong = true;
+        },
+        &*memory, 0, 20'000, on_consumed(received)));
     if (step.ok()) step(received.get(soon()));
   }
   if (memory.has_value()) step(member.fabric.memory().free(*std::move(memory)));
+  step.check(!wrong, "a buffer is wrong");
   return step.status();
 }
 
@@ -169,6 +184,7 @@ absl::Status take_locks(SweepMember& member) {
   const auto words = global_ptr<uint64_t>(word);
   {
     DistributedLock lock(**memory, words);
+    uint64_t written = 0;  // the last value that this process has written under the lock
     for (int round = 0; step.ok() && round < 10; ++round) {
       absl::Status acquired = lock.acquire(soon());
       if (absl::IsUnavailable(acquired)) {
@@ -179,7 +195,8 @@ absl::Status take_locks(SweepMember& member) {
       if (!step.ok()) break;
       uint64_t value = 0;
       step((*memory)->get(words + 1, std::span(&value, 1), soon()));
-      ++value;
+      if (step.ok()) step.check(value >= written, "a value under the lock is lost");
+      written = ++value;
       step((*memory)->put(std::span(&std::as_const(value), 1), words + 1, soon()));
       step(lock.release());
     }
