@@ -126,7 +126,7 @@ absl::Status call_one_sided(SweepMember& member) {
 absl::Status broadcast_calls(SweepMember& member) {
   Steps step;
   static std::atomic<bool> wrong{false};
-  constexpr std::byte kFill{7};
+  static constexpr std::byte kFill{7};
   auto memory = step(member.fabric.memory().allocate(20'000));
   if (memory.has_value()) std::fill_n(memory->get_buffer(), 20'000, kFill);
   for (int round = 0; step.ok() && round < 10; ++round) {
