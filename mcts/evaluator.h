@@ -21,10 +21,10 @@
 // evaluation is pending continue when it has ended. The worker evaluates the batch when it is full
 // (EvaluationOptions::batch), when as many rollouts wait for nodes, or when the worker has nothing
 // else to do, so that the size of the batches and their delay follow the load. The owner of a node
-// evaluates it, and the result is
-// stored in the node. A batch that is in flight at the end of a search is discarded, so a later
-// search evaluates its nodes again. A position without a node (SearchOptions::expand_visits, copies
-// of remote nodes) is evaluated at each visit, so a batch may contain it several times.
+// evaluates it, and the result is stored in the node. A batch that is in flight at the end of a
+// search is discarded, so a later search evaluates its nodes again. A position without a node
+// (SearchOptions::expand_visits, copies of remote nodes) is evaluated at each visit, so a batch may
+// contain it several times.
 //
 // While a function of the evaluator, or the factory, runs, its worker runs no calls, and other
 // processes wait for it. So use the asynchronous form if evaluate() takes long.

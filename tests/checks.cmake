@@ -30,8 +30,8 @@ set(checks "${CMAKE_CURRENT_SOURCE_DIR}/checks")
 
 # cariama_check(NAME SECONDS PROCESSORS COMMAND...)
 function(cariama_check name seconds processors)
-  # ctest starts long checks first. A check that waits for two free processors would otherwise wait until
-  # all tests of one processor have started, and then run alone.
+  # ctest starts long checks of one processor first. Those of two run last, one at a time: when a test ends,
+  # ctest starts tests that fit into the processors that are then free, so that two are rarely free at once.
   set(cost 0)
   if(seconds GREATER 250)
     set(cost 1000)
