@@ -49,7 +49,8 @@ ABSL_FLAG(uint32_t, group, 0,
 ABSL_FLAG(uint64_t, seed, 1, "of --group");
 ABSL_FLAG(
     std::string, timeline, "",
-    "write the registered bytes over time to FILE.POLICY.RANK (time in ns, bytes), for plots");
+    "write the registered bytes over time to FILE.POLICY.RANK, and those of the ranks of a node "
+    "together to FILE.POLICY.nodeNUMBER (time in ns, bytes), for plots");
 ABSL_FLAG(bool, figure1, false, "three buffers of --size (default 5 MB), ten rounds");
 ABSL_FLAG(uint64_t, compute, 100'000, "microseconds of computation between messages of --figure1");
 ABSL_FLAG(std::string, reuse, "", "yes: 100 messages of one buffer; no: each of another buffer");
@@ -68,6 +69,13 @@ ABSL_FLAG(uint64_t, poll, 1000, "of the helper: poll interval in microseconds");
 ABSL_FLAG(uint64_t, horizon, 0, "of the helper: HelperOptions::horizon in microseconds");
 ABSL_FLAG(uint64_t, look, 0, "of the helper: HelperOptions::look_interval in microseconds");
 ABSL_FLAG(uint64_t, batch, 0, "of the helper: HelperOptions::batch in microseconds");
+ABSL_FLAG(
+    uint32_t, sharing_helpers, 0,
+    "of the helpers: HelperOptions::sharing_helpers, how many share a core (aggressive policy)");
+ABSL_FLAG(
+    int64_t, idle_cores, -1,
+    "of --clock virtual: cores of a node for the helpers of its ranks, one each (conservative "
+    "policy); a node has the ranks of a --group, or all; -1: enough");
 ABSL_FLAG(double, give_up_after, 0, "of the helper: HelperOptions::give_up_after");
 ABSL_FLAG(
     int64_t, piece, -1,
@@ -146,6 +154,7 @@ std::shared_ptr<RegistrationPolicy> policy_named(const std::string& name, bool o
     HelperOptions options =
         name == "helper" ? helper_options() : with_piece(HelperOptions::improved());
     options.own_thread = own_thread;
+    options.sharing_helpers = absl::GetFlag(FLAGS_sharing_helpers);
     return std::make_shared<HelperPolicy>(options);
   }
   return must(make_registration_policy(name));
@@ -171,9 +180,16 @@ Params params_for(const std::string& policy) {
   Params params;
   params.set("policy", policy);
   params.set("pinner", absl::GetFlag(FLAGS_pinner));
-  if (const int64_t piece = absl::GetFlag(FLAGS_piece);
-      piece >= 0 && (policy == "helper" || policy == "helper-improved")) {
-    params.set("piece", static_cast<uint64_t>(piece));
+  if (policy == "helper" || policy == "helper-improved") {
+    if (const int64_t piece = absl::GetFlag(FLAGS_piece); piece >= 0) {
+      params.set("piece", static_cast<uint64_t>(piece));
+    }
+    if (const uint32_t helpers = absl::GetFlag(FLAGS_sharing_helpers); helpers != 0) {
+      params.set("sharing_helpers", uint64_t{helpers});
+    }
+    if (const int64_t cores = absl::GetFlag(FLAGS_idle_cores); cores >= 0) {
+      params.set("idle_cores", static_cast<uint64_t>(cores));
+    }
   }
   if (policy == "helper") {
     params.set("predictor", absl::GetFlag(FLAGS_predictor));
@@ -195,17 +211,42 @@ double share(uint64_t part, uint64_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
-void write_timelines(const std::string& policy, const ReplayResult& result) {
-  const std::string file = absl::GetFlag(FLAGS_timeline);
-  for (size_t rank = 0; !file.empty() && rank < result.timelines.size(); ++rank) {
-    FILE* const out = std::fopen(absl::StrCat(file, ".", policy, ".", rank).c_str(), "we");
-    if (out == nullptr) wrong("cannot write " + file);
-    for (const auto& [time, bytes] : result.timelines[rank]) {
-      std::fprintf(out, "%lld %llu\n", static_cast<long long>(time),
-                   static_cast<unsigned long long>(bytes));
-    }
-    std::fclose(out);
+void write_timeline(const std::string& name, const Timeline& timeline) {
+  FILE* const out = std::fopen(name.c_str(), "we");
+  if (out == nullptr) wrong("cannot write " + name);
+  for (const auto& [time, bytes] : timeline) {
+    std::fprintf(out, "%lld %llu\n", static_cast<long long>(time),
+                 static_cast<unsigned long long>(bytes));
   }
+  if (std::fclose(out) != 0) wrong("cannot write " + name);
+}
+
+// Writes the timelines of the ranks and of the nodes, if --timeline asks for them.
+void write_timelines(const std::string& policy, const ReplayResult& result,
+                     const std::vector<std::vector<size_t>>& nodes) {
+  const std::string file = absl::GetFlag(FLAGS_timeline);
+  if (file.empty()) return;
+  for (size_t rank = 0; rank < result.timelines.size(); ++rank) {
+    write_timeline(absl::StrCat(file, ".", policy, ".", rank), result.timelines[rank]);
+  }
+  for (size_t node = 0; node < nodes.size(); ++node) {
+    write_timeline(absl::StrCat(file, ".", policy, ".node", node), result.sum(nodes[node]));
+  }
+}
+
+// The places of the helpers on the boards of their nodes, for --idle_cores.
+std::vector<HelperPlace> helper_places(const std::vector<std::vector<size_t>>& nodes,
+                                       size_t ranks) {
+  const int64_t cores = absl::GetFlag(FLAGS_idle_cores);
+  if (cores < 0) return {};
+  std::vector<HelperPlace> places(ranks);
+  for (const auto& node : nodes) {
+    const auto board = std::make_shared<HelperBoard>();
+    for (size_t i = 0; i < node.size(); ++i) {
+      places[node[i]] = {board, static_cast<uint32_t>(i), static_cast<uint32_t>(cores)};
+    }
+  }
+  return places;
 }
 
 void run_trace(const Report& report) {
@@ -213,16 +254,19 @@ void run_trace(const Report& report) {
   if (axis != "cpu" && axis != "wall") wrong("--axis " + axis);
   const std::string clock = absl::GetFlag(FLAGS_clock);
   if (clock != "real" && clock != "virtual") wrong("--clock " + clock);
+  if (clock == "real" && absl::GetFlag(FLAGS_idle_cores) >= 0) {
+    wrong("--idle_cores needs --clock virtual: on the real clock ranks run one after the other");
+  }
   const std::string file = absl::GetFlag(FLAGS_trace);
   std::vector<RankTrace> ranks = must(read_trace(file, axis == "cpu" ? Axis::kCpu : Axis::kWall));
   if (const uint32_t most = absl::GetFlag(FLAGS_ranks); most != 0 && most < ranks.size()) {
     ranks.resize(most);
   }
-  std::vector<std::vector<size_t>> nodes;
   const uint32_t per_node = absl::GetFlag(FLAGS_group);
-  if (per_node != 0) nodes = group_ranks(ranks, per_node, absl::GetFlag(FLAGS_seed));
   std::vector<size_t> all(ranks.size());
   std::iota(all.begin(), all.end(), size_t{0});
+  std::vector<std::vector<size_t>> nodes{all};
+  if (per_node != 0) nodes = group_ranks(ranks, per_node, absl::GetFlag(FLAGS_seed));
   const auto with_trace = [&](Params params) {
     params.set("trace", file);
     params.set("axis", axis);
@@ -262,7 +306,8 @@ void run_trace(const Report& report) {
     progress(policy);
     const ReplayResult result = must(replay_trace(
         ranks, [&](bool own_thread) { return policy_named(policy, own_thread); }, make_pinner,
-        limit, clock == "virtual" ? ReplayClock::kVirtual : ReplayClock::kReal));
+        limit, clock == "virtual" ? ReplayClock::kVirtual : ReplayClock::kReal,
+        helper_places(nodes, ranks.size())));
     progress("");
     const Params params = with_trace(params_for(policy));
     const auto row = [&](const char* name, double value, const char* unit) {
@@ -272,7 +317,7 @@ void run_trace(const Report& report) {
     row("first_uses", share(result.first_uses, result.messages), "");
     row("late_after_second_use", share(result.late_repeated, result.repeated), "");
     row("peak_bytes", static_cast<double>(result.peak_bytes(all)), "B");
-    if (!nodes.empty()) {
+    if (per_node != 0) {
       std::vector<double> peaks;
       for (const auto& node : nodes) {
         peaks.push_back(static_cast<double>(result.peak_bytes(node)));
@@ -303,7 +348,7 @@ void run_trace(const Report& report) {
       row("errors_below_5_percent", share(result.errors.below_5_percent, all), "");
       row("errors_below_20_percent", share(result.errors.below_20_percent, all), "");
     }
-    write_timelines(policy, result);
+    write_timelines(policy, result, nodes);
   }
 }
 

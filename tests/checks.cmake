@@ -90,6 +90,14 @@ if(TARGET launcher_test AND TARGET failure_reports_test AND TARGET start_test AN
     "${CMAKE_CURRENT_SOURCE_DIR}/slurm/jobs-under-slurm" "${CMAKE_RUNTIME_OUTPUT_DIRECTORY}")
 endif()
 
+# cariama_vm_check(NAME SECONDS COMMAND...): a check that boots virtual machines. One runs at a time and
+# counts as one processor, so that the tests of the host run beside it. ctest starts these first (COST).
+function(cariama_vm_check name seconds)
+  cariama_check(${name} ${seconds} 1 ${ARGN})
+  set_tests_properties("${CARIAMA_TEST_PREFIX}${name}" PROPERTIES
+    LABELS verbs COST 1000 RESOURCE_LOCK virtual_machine)
+endfunction()
+
 # The suites of the virtual machine: all programs of a label in one boot.
 function(cariama_vm_suite label)
   get_property(programs GLOBAL PROPERTY CARIAMA_VM_${label})
@@ -99,7 +107,7 @@ function(cariama_vm_suite label)
   list(JOIN programs "\n" lines)
   set(list "${CMAKE_CURRENT_BINARY_DIR}/${label}.list")
   file(GENERATE OUTPUT "${list}" CONTENT "${lines}\n")
-  cariama_check(${label}_vm 1800 1
+  cariama_vm_check(${label}_vm 1800
     "${CMAKE_CURRENT_SOURCE_DIR}/rdma_vm/run-suite" "${list}" --timeout 1700 ${ARGN})
   set_tests_properties("${CARIAMA_TEST_PREFIX}${label}_vm" PROPERTIES LABELS "${label}")
 endfunction()
@@ -111,9 +119,8 @@ if(TARGET sweep_guests_test)
   set(list "${CMAKE_CURRENT_BINARY_DIR}/cut_link.list")
   file(GENERATE OUTPUT "${list}" CONTENT
     "$<TARGET_FILE:sweep_guests_test> --gtest_filter=*publish*transfers:*all_reduce*all:*finalize*transfers\n")
-  cariama_check(cut_link_vm 300 2 "${CMAKE_CURRENT_SOURCE_DIR}/rdma_vm/run-suite" "${list}"
+  cariama_vm_check(cut_link_vm 300 "${CMAKE_CURRENT_SOURCE_DIR}/rdma_vm/run-suite" "${list}"
     --nodes 2 --devices 2 --timeout 250)
-  set_tests_properties("${CARIAMA_TEST_PREFIX}cut_link_vm" PROPERTIES LABELS verbs)
   file(GENERATE OUTPUT "${list}.all" CONTENT "$<TARGET_FILE:sweep_guests_test>\n")
   add_test(NAME "${CARIAMA_TEST_PREFIX}sweep_guests_vm" CONFIGURATIONS sweep COMMAND
     "${CMAKE_CURRENT_SOURCE_DIR}/rdma_vm/run-suite" "${list}.all" --nodes 2 --devices 2 --timeout 250)
@@ -137,14 +144,12 @@ function(cariama_guests_vm name)
     endif()
   endforeach()
   list(TRANSFORM ARGN REPLACE "^([^ ]+)" "$<TARGET_FILE:\\1>" OUTPUT_VARIABLE programs)
-  cariama_check(${name} 600 2 "${CMAKE_CURRENT_SOURCE_DIR}/rdma_vm/mpirun-in-guests" ${programs})
-  set_tests_properties("${CARIAMA_TEST_PREFIX}${name}" PROPERTIES LABELS verbs)
+  cariama_vm_check(${name} 600 "${CMAKE_CURRENT_SOURCE_DIR}/rdma_vm/mpirun-in-guests" ${programs})
 endfunction()
 cariama_guests_vm(guests_vm example_every_call example_key_value_store)
 if(TARGET example_every_call)
-  cariama_check(slurm_guests_vm 600 2 "${CMAKE_CURRENT_SOURCE_DIR}/slurm/slurm-in-guests"
+  cariama_vm_check(slurm_guests_vm 600 "${CMAKE_CURRENT_SOURCE_DIR}/slurm/slurm-in-guests"
     "$<TARGET_FILE:example_every_call>")
-  set_tests_properties("${CARIAMA_TEST_PREFIX}slurm_guests_vm" PROPERTIES LABELS verbs)
 endif()
 cariama_guests_vm(guests_protocols_vm job_protocols_test "job_protocols_test --trust-bytes"
   "job_protocols_test --faults")
@@ -155,17 +160,15 @@ cariama_guests_vm(search_guests_vm job_search_test
 if(TARGET bench_tasks)
   set(bench "$<TARGET_FILE:bench_tasks>")
   set(options "--repetitions 1 --stack 4194304 --least_steals 1")
-  cariama_check(tasks_guests_vm 600 2 "${CMAKE_CURRENT_SOURCE_DIR}/rdma_vm/mpirun-in-guests"
+  cariama_vm_check(tasks_guests_vm 600 "${CMAKE_CURRENT_SOURCE_DIR}/rdma_vm/mpirun-in-guests"
     "${bench} btc --iter 2 --depth 10 ${options}" "${bench} uts --tree paper8 ${options}"
     "${bench} uts --tree paper8 --deque the ${options}" "${bench} steal --stopped ${options}")
-  set_tests_properties("${CARIAMA_TEST_PREFIX}tasks_guests_vm" PROPERTIES LABELS verbs)
   # The programs of the slides on task pools, with known results: here, and between guests.
   set(options --model pool --repetitions 1 --workers 3)
   cariama_check(pool_fib 120 1 bench_tasks fib --n 24 ${options})
   cariama_check(pool_uts 120 1 bench_tasks uts --tree paper8 --loop per-child --steal 10 ${options})
   cariama_check(pool_nqueens 120 1 bench_tasks nqueens --n 9 --loop per-child --steal half ${options})
   cariama_check(pool_matmul 120 1 bench_tasks matmul --n 128 --termination scan ${options})
-  cariama_check(pool_guests_vm 600 2 "${CMAKE_CURRENT_SOURCE_DIR}/rdma_vm/mpirun-in-guests"
+  cariama_vm_check(pool_guests_vm 600 "${CMAKE_CURRENT_SOURCE_DIR}/rdma_vm/mpirun-in-guests"
     "${bench} uts --tree paper8 --model pool --repetitions 1 --stack 4194304")
-  set_tests_properties("${CARIAMA_TEST_PREFIX}pool_guests_vm" PROPERTIES LABELS verbs)
 endif()

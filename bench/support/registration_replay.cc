@@ -166,123 +166,167 @@ class Time {
   int64_t helper_free_ = 0;
 };
 
-absl::Status replay_rank(const RankTrace& rank, const MakePolicy& make_policy,
-                         const MakePinner& make_pinner, uint64_t limit, ReplayClock clock,
-                         ReplayResult& result) {
-  TracedMemory memory(clock == ReplayClock::kReal);
-  if (absl::Status mapped = memory.map(rank); !mapped.ok()) return mapped;
-  absl::StatusOr<std::shared_ptr<Pinner>> pinner = std::make_shared<CostedPinner>(result.parts);
-  if (clock == ReplayClock::kReal) pinner = make_pinner();
-  if (!pinner.ok()) return pinner.status();
-  Time time(clock);
-  const int64_t start = time.start();
-  Timeline timeline;
-  timeline.reserve(4 * rank.size() + 16);
-  RegistrationOptions options;
-  options.max_bytes = limit;
-  options.policy = make_policy(clock == ReplayClock::kReal);
-  if (clock == ReplayClock::kVirtual) {
-    options.clock = virtual_clock;
-    // No mapping changes. The results must not depend on whether the system permits userfaultfd.
-    options.invalidation = Invalidation::kExplicit;
+// The replay of one rank, message by message.
+class RankReplay {
+ public:
+  RankReplay(const RankTrace& rank, ReplayClock clock, ReplayResult& result)
+      : rank_(rank),
+        clock_(clock),
+        result_(result),
+        memory_(clock == ReplayClock::kReal),
+        time_(clock) {
+    timeline_.reserve(4 * rank.size() + 16);
   }
-  options.on_change = [&](int64_t at, uint64_t bytes) { timeline.emplace_back(at - start, bytes); };
-  auto cache = RegistrationCache::create(*pinner, options);
-  if (!cache.ok()) return cache.status();
-  const auto helper = std::dynamic_pointer_cast<HelperPolicy>(options.policy);
-  time.attach(helper.get());
 
+  absl::Status start(const MakePolicy& make_policy, const MakePinner& make_pinner, uint64_t limit,
+                     const HelperPlace& place) {
+    if (absl::Status mapped = memory_.map(rank_); !mapped.ok()) return mapped;
+    absl::StatusOr<std::shared_ptr<Pinner>> pinner = std::make_shared<CostedPinner>(result_.parts);
+    if (clock_ == ReplayClock::kReal) pinner = make_pinner();
+    if (!pinner.ok()) return pinner.status();
+    RegistrationOptions options;
+    options.max_bytes = limit;
+    options.place = place;
+    policy_ = make_policy(clock_ == ReplayClock::kReal);
+    options.policy = policy_;
+    if (clock_ == ReplayClock::kVirtual) {
+      options.clock = virtual_clock;
+      // No mapping changes. The results must not depend on whether the system permits userfaultfd.
+      options.invalidation = Invalidation::kExplicit;
+    }
+    options.on_change = [this](int64_t at, uint64_t bytes) {
+      timeline_.emplace_back(at - time_.start(), bytes);
+    };
+    auto cache = RegistrationCache::create(*pinner, options);
+    if (!cache.ok()) return cache.status();
+    cache_ = *std::move(cache);
+    helper_ = std::dynamic_pointer_cast<HelperPolicy>(policy_);
+    time_.attach(helper_.get());
+    return absl::OkStatus();
+  }
+
+  // Returns the time of the next message, INT64_MAX after the last one.
+  [[nodiscard]] int64_t next() const {
+    return position_ < rank_.size() ? rank_[position_].begin : INT64_MAX;
+  }
+
+  // Replays the next message.
+  absl::Status step() {
+    const TraceMessage& message = rank_[position_++];
+    run_until(message.begin);
+    if (!failed_.ok()) return failed_;
+    const int64_t start = time_.start();
+    const CallStack stack{message.call_site};
+    const UseContext context{&stack,
+                             message.next_use == INT64_MAX ? INT64_MAX : start + message.next_use};
+    const std::byte* const address = memory_.translate(message.address);
+    const int64_t before = time_.now();
+    Running one;
+    bool hit = false;
+    const size_t piece_bytes = policy_->piece_bytes(message.bytes);
+    if (piece_bytes != 0 && message.bytes > piece_bytes) {
+      one.pieces = std::make_unique<ChunkedRegistration>(*cache_, address, message.bytes,
+                                                         piece_bytes, context);
+      auto piece = one.pieces->next();
+      if (!piece.ok()) return piece.status();
+      hit = piece->was_hit && !time_.waited(*piece->region, message.begin);
+      const auto pieces = static_cast<int64_t>((message.bytes + piece_bytes - 1) / piece_bytes);
+      one.piece_ns = (message.end - message.begin) / pieces;
+      note_use(*piece->region, start + message.begin, start + message.begin + 2 * one.piece_ns);
+    } else {
+      auto acquired = cache_->acquire(address, message.bytes, context);
+      if (!acquired.ok()) return acquired.status();
+      hit = acquired->was_hit() && !time_.waited(acquired->region(), message.begin);
+      one.whole = *std::move(acquired);
+      note_use(one.whole.region(), start + message.begin, start + message.end);
+      one.piece_ns = message.end - message.begin;
+    }
+    const int64_t after = time_.now();
+    result_.main_ns += static_cast<double>(after - before);
+    if (hit) result_.hit_ns.push_back(static_cast<double>(after - before));
+    ++result_.messages;
+    result_.overslept += before - start > message.begin + kOverslept ? 1 : 0;
+    result_.late += hit ? 0 : 1;
+    result_.first_uses += message.signature_is_new ? 1 : 0;
+    result_.repeated += message.signature_is_known ? 1 : 0;
+    result_.late_repeated += message.signature_is_known && !hit ? 1 : 0;
+    last_ = std::max(last_, message.end);
+    running_.emplace(message.begin + one.piece_ns, std::move(one));
+    return absl::OkStatus();
+  }
+
+  // Ends the transfers in progress, and adds the statistics of the rank to the result.
+  absl::Status finish() {
+    run_until(last_);
+    while (failed_.ok() && !running_.empty()) run_until(running_.begin()->first);
+    if (!failed_.ok()) return failed_;
+    const RegistrationStatistics statistics = cache_->statistics();
+    result_.byte_seconds += statistics.byte_seconds;
+    result_.registrations += statistics.registrations;
+    result_.seconds += static_cast<double>(last_) * 1e-9;
+    if (helper_ != nullptr) {
+      result_.helper_steps += helper_->statistics().steps;
+      result_.helper_cpu_seconds +=
+          static_cast<double>(helper_->statistics().cpu_nanoseconds) * 1e-9;
+      result_.errors += helper_->statistics().errors;
+    }
+    cache_.reset();
+    result_.timelines.push_back(std::move(timeline_));
+    return absl::OkStatus();
+  }
+
+ private:
   struct Running {
     RegistrationUse whole;
     std::unique_ptr<ChunkedRegistration> pieces;
     int64_t piece_ns = 0;
   };
-  std::multimap<int64_t, Running> running;  // by the end of the transfer, or of its piece
-  const auto note_use = [&](const MemoryRegion& region, int64_t begin, int64_t end) {
+
+  static void note_use(const MemoryRegion& region, int64_t begin, int64_t end) {
     if (const auto* const costed = dynamic_cast<const CostedPinner::Region*>(&region)) {
       const_cast<CostedPinner::Region*>(costed)->used(begin, end);
     }
-  };
-  absl::Status failed;
+  }
+
   // Ends the transfers that end before `until`, in order. A transfer in pieces continues with its
   // next piece.
-  const auto run_until = [&](int64_t until) {
-    while (failed.ok() && !running.empty() && running.begin()->first <= until) {
-      const int64_t end = running.begin()->first;
-      Running one = std::move(running.begin()->second);
-      running.erase(running.begin());
-      time.run_until(end);
-      const int64_t before = time.now();
+  void run_until(int64_t until) {
+    while (failed_.ok() && !running_.empty() && running_.begin()->first <= until) {
+      const int64_t end = running_.begin()->first;
+      Running one = std::move(running_.begin()->second);
+      running_.erase(running_.begin());
+      time_.run_until(end);
+      const int64_t before = time_.now();
       if (one.pieces != nullptr && !one.pieces->done()) {
         const auto piece = one.pieces->next();
-        failed.Update(piece.status());
+        failed_.Update(piece.status());
         // The use of a piece ends when the piece after the next one begins.
-        if (piece.ok()) note_use(*piece->region, time.now(), start + end + 2 * one.piece_ns);
-        running.emplace(end + one.piece_ns, std::move(one));
+        if (piece.ok()) {
+          note_use(*piece->region, time_.now(), time_.start() + end + 2 * one.piece_ns);
+        }
+        running_.emplace(end + one.piece_ns, std::move(one));
       } else {
         one = {};
       }
-      result.main_ns += static_cast<double>(time.now() - before);
+      result_.main_ns += static_cast<double>(time_.now() - before);
     }
-    time.run_until(until);
-  };
-  int64_t last = 0;
-  for (const TraceMessage& message : rank) {
-    run_until(message.begin);
-    if (!failed.ok()) return failed;
-    const CallStack stack{message.call_site};
-    const UseContext context{&stack,
-                             message.next_use == INT64_MAX ? INT64_MAX : start + message.next_use};
-    const std::byte* const address = memory.translate(message.address);
-    const int64_t before = time.now();
-    Running one;
-    bool hit = false;
-    const size_t piece_bytes = options.policy->piece_bytes(message.bytes);
-    if (piece_bytes != 0 && message.bytes > piece_bytes) {
-      one.pieces = std::make_unique<ChunkedRegistration>(**cache, address, message.bytes,
-                                                         piece_bytes, context);
-      auto piece = one.pieces->next();
-      if (!piece.ok()) return piece.status();
-      hit = piece->was_hit && !time.waited(*piece->region, message.begin);
-      const auto pieces = static_cast<int64_t>((message.bytes + piece_bytes - 1) / piece_bytes);
-      one.piece_ns = (message.end - message.begin) / pieces;
-      note_use(*piece->region, start + message.begin, start + message.begin + 2 * one.piece_ns);
-    } else {
-      auto acquired = (*cache)->acquire(address, message.bytes, context);
-      if (!acquired.ok()) return acquired.status();
-      hit = acquired->was_hit() && !time.waited(acquired->region(), message.begin);
-      one.whole = *std::move(acquired);
-      note_use(one.whole.region(), start + message.begin, start + message.end);
-      one.piece_ns = message.end - message.begin;
-    }
-    const int64_t after = time.now();
-    result.main_ns += static_cast<double>(after - before);
-    if (hit) result.hit_ns.push_back(static_cast<double>(after - before));
-    ++result.messages;
-    result.overslept += before - start > message.begin + kOverslept ? 1 : 0;
-    result.late += hit ? 0 : 1;
-    result.first_uses += message.signature_is_new ? 1 : 0;
-    result.repeated += message.signature_is_known ? 1 : 0;
-    result.late_repeated += message.signature_is_known && !hit ? 1 : 0;
-    last = std::max(last, message.end);
-    running.emplace(message.begin + one.piece_ns, std::move(one));
+    time_.run_until(until);
   }
-  run_until(last);
-  while (failed.ok() && !running.empty()) run_until(running.begin()->first);
-  if (!failed.ok()) return failed;
-  const RegistrationStatistics statistics = (*cache)->statistics();
-  result.byte_seconds += statistics.byte_seconds;
-  result.registrations += statistics.registrations;
-  result.seconds += static_cast<double>(last) * 1e-9;
-  if (helper != nullptr) {
-    result.helper_steps += helper->statistics().steps;
-    result.helper_cpu_seconds += static_cast<double>(helper->statistics().cpu_nanoseconds) * 1e-9;
-    result.errors += helper->statistics().errors;
-  }
-  cache->reset();
-  result.timelines.push_back(std::move(timeline));
-  return absl::OkStatus();
-}
+
+  const RankTrace& rank_;
+  const ReplayClock clock_;
+  ReplayResult& result_;
+  TracedMemory memory_;
+  Time time_;
+  Timeline timeline_;
+  std::shared_ptr<RegistrationPolicy> policy_;
+  std::unique_ptr<RegistrationCache> cache_;
+  std::shared_ptr<HelperPolicy> helper_;
+  std::multimap<int64_t, Running> running_;  // by the end of the transfer, or of its piece
+  absl::Status failed_;
+  size_t position_ = 0;
+  int64_t last_ = 0;  // end of a message
+};
 
 }  // namespace
 
@@ -290,7 +334,7 @@ void spin_until(int64_t time) {
   while (registration_clock() < time) internal::cpu_relax();
 }
 
-uint64_t ReplayResult::peak_bytes(std::span<const size_t> ranks) const {
+Timeline ReplayResult::sum(std::span<const size_t> ranks) const {
   std::multimap<int64_t, int64_t> changes;
   for (const size_t rank : ranks) {
     int64_t before = 0;
@@ -299,22 +343,54 @@ uint64_t ReplayResult::peak_bytes(std::span<const size_t> ranks) const {
       before = static_cast<int64_t>(bytes);
     }
   }
+  Timeline sum;
   int64_t now = 0;
-  int64_t peak = 0;
-  for (const auto& [time, change] : changes) peak = std::max(peak, now += change);
-  return static_cast<uint64_t>(peak);
+  for (const auto& [time, change] : changes) {
+    sum.emplace_back(time, static_cast<uint64_t>(now += change));
+  }
+  return sum;
+}
+
+uint64_t ReplayResult::peak_bytes(std::span<const size_t> ranks) const {
+  uint64_t peak = 0;
+  for (const auto& [time, bytes] : sum(ranks)) peak = std::max(peak, bytes);
+  return peak;
 }
 
 absl::StatusOr<ReplayResult> replay_trace(const std::vector<RankTrace>& ranks,
                                           const MakePolicy& make_policy,
                                           const MakePinner& make_pinner, uint64_t limit,
-                                          ReplayClock clock) {
+                                          ReplayClock clock, std::span<const HelperPlace> places) {
   ReplayResult result;
-  for (const RankTrace& rank : ranks) {
-    if (absl::Status done = replay_rank(rank, make_policy, make_pinner, limit, clock, result);
-        !done.ok()) {
-      return done;
+  std::vector<std::unique_ptr<RankReplay>> replays;
+  const auto start = [&](size_t rank) {
+    replays.push_back(std::make_unique<RankReplay>(ranks[rank], clock, result));
+    return replays.back()->start(make_policy, make_pinner, limit,
+                                 places.empty() ? HelperPlace{} : places[rank]);
+  };
+  if (clock == ReplayClock::kReal) {
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      absl::Status done = start(rank);
+      while (done.ok() && replays.back()->next() != INT64_MAX) done = replays.back()->step();
+      if (done.ok()) done = replays.back()->finish();
+      replays.pop_back();
+      if (!done.ok()) return done;
     }
+    return result;
+  }
+  std::multimap<int64_t, size_t> next;  // message of each rank
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    if (absl::Status started = start(rank); !started.ok()) return started;
+    if (replays[rank]->next() != INT64_MAX) next.emplace(replays[rank]->next(), rank);
+  }
+  while (!next.empty()) {
+    const size_t rank = next.begin()->second;
+    next.erase(next.begin());
+    if (absl::Status done = replays[rank]->step(); !done.ok()) return done;
+    if (replays[rank]->next() != INT64_MAX) next.emplace(replays[rank]->next(), rank);
+  }
+  for (const auto& replay : replays) {
+    if (absl::Status done = replay->finish(); !done.ok()) return done;
   }
   return result;
 }

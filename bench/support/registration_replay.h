@@ -20,6 +20,7 @@
 
 #include "absl/status/statusor.h"
 #include "bench/support/registration_trace.h"
+#include "dtutils/registration/helper_board.h"
 #include "dtutils/registration/helper_thread.h"
 #include "dtutils/registration/pinner.h"
 #include "dtutils/registration/registration_cache.h"
@@ -66,8 +67,9 @@ struct ReplayResult {
   uint64_t overslept = 0;      // messages that began more than 20 us after their time
   PredictionErrors errors;
   std::vector<Timeline> timelines;  // one for each rank
-  // Returns the largest sum of the registered bytes of these ranks at one time: the ranks run at
-  // the same time.
+  // Returns the registered bytes of these ranks together over time: the ranks run at the same time.
+  [[nodiscard]] Timeline sum(std::span<const size_t> ranks) const;
+  // Returns the maximum of their sum.
   [[nodiscard]] uint64_t peak_bytes(std::span<const size_t> ranks) const;
 };
 
@@ -77,12 +79,16 @@ using MakePolicy = std::function<std::shared_ptr<RegistrationPolicy>(bool own_th
 // Makes the pinner of one rank, for the real clock.
 using MakePinner = std::function<absl::StatusOr<std::shared_ptr<Pinner>>()>;
 
-// Replays the ranks one after the other. `limit`: the budget in bytes, UINT64_MAX: none. Errors:
-// those of the cache and of `make_pinner`. Not thread-safe on the virtual clock.
+// Replays the ranks: one after the other on the real clock; side by side on the virtual clock.
+// `limit`: the budget of a rank in bytes, UINT64_MAX: none. `places`: the place of each rank's helper
+// on the board of its node; empty: each helper always runs. Only on the virtual clock do helpers of
+// a board run at the same time. Errors: those of the cache and of `make_pinner`. Not thread-safe on
+// the virtual clock.
 [[nodiscard]] absl::StatusOr<ReplayResult> replay_trace(const std::vector<RankTrace>& ranks,
                                                         const MakePolicy& make_policy,
                                                         const MakePinner& make_pinner,
-                                                        uint64_t limit, ReplayClock clock);
+                                                        uint64_t limit, ReplayClock clock,
+                                                        std::span<const HelperPlace> places = {});
 
 // Spins until the time of registration_clock().
 void spin_until(int64_t time);

@@ -679,15 +679,17 @@ ChunkedRegistration::ChunkedRegistration(RegistrationCache& cache, const void* a
       position_(static_cast<const std::byte*>(address)),
       end_(position_ + bytes),
       piece_bytes_(piece_bytes == 0 ? bytes : piece_bytes),
-      context_(context) {}
+      stack_(context.stack == nullptr ? std::optional<CallStack>{} : *context.stack),
+      next_use_(context.next_use) {}
 
 absl::StatusOr<ChunkedRegistration::Piece> ChunkedRegistration::next() {
   const size_t bytes = std::min(static_cast<size_t>(end_ - position_), piece_bytes_);
   // The older use ends first, so that never more than two pieces are registered.
   held_[0].release();
   held_[0] = std::move(held_[1]);
-  context_.transient = begun_++ >= held_.size() && cache_.policy().records_uses();
-  auto acquired = cache_.acquire(position_, bytes, context_);
+  const bool transient = begun_++ >= held_.size() && cache_.policy().records_uses();
+  auto acquired = cache_.acquire(position_, bytes,
+                                 {stack_.has_value() ? &*stack_ : nullptr, next_use_, transient});
   if (!acquired.ok()) return acquired.status();
   held_[1] = *std::move(acquired);
   const Piece piece{&held_[1].region(), position_, bytes, held_[1].was_hit()};

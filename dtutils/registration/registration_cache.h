@@ -52,6 +52,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -122,8 +123,8 @@ struct RegistrationStatistics {
 
 // Facts about a use that the caller passes to the policy, beside its time.
 struct UseContext {
-  // The call stack of the use, for a replay. nullptr: acquire() walks over the stack of the calling
-  // thread.
+  // The call stack of the use, for a replay; read only during the call that gets the context.
+  // nullptr: acquire() walks over the stack of the calling thread.
   const CallStack* stack = nullptr;
   int64_t next_use = INT64_MAX;  // RegionUse::next_use
   // If true, the registration ends with this use, unless another use is in progress, and the policy
@@ -286,7 +287,7 @@ class CARIAMA_DTUTILS_EXPORT ChunkedRegistration {
     size_t bytes;
     bool was_hit;
   };
-  // `piece_bytes`: 0 is the whole message. Ignores context.transient.
+  // `piece_bytes`: 0 is the whole message. Ignores context.transient. Copies context.stack.
   ChunkedRegistration(RegistrationCache& cache, const void* address, size_t bytes,
                       size_t piece_bytes, const UseContext& context = {});
   [[nodiscard]] bool done() const { return position_ == end_; }
@@ -298,7 +299,8 @@ class CARIAMA_DTUTILS_EXPORT ChunkedRegistration {
   const std::byte* position_;
   const std::byte* const end_;
   const size_t piece_bytes_;
-  UseContext context_;
+  const std::optional<CallStack> stack_;
+  const int64_t next_use_;
   size_t begun_ = 0;                     // pieces
   std::array<RegistrationUse, 2> held_;  // the older first
 };

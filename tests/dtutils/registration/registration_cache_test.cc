@@ -436,6 +436,21 @@ TEST(RegistrationCache, TheCallStackIsTheSameWhetherTheMemoryWasRegistered) {
   EXPECT_EQ(policy->stacks[2], policy->stacks[0]);
 }
 
+// The pieces of a message are registered long after the call that began it has returned.
+TEST(RegistrationCache, PiecesHaveTheCallStackOfTheirMessage) {
+  const auto policy = std::make_shared<ManualPolicy>();
+  RegistrationOptions options;
+  options.policy = policy;
+  const CacheFixture it(options);
+  const MappedPages pages(4);
+  CallStack stack{7};
+  ChunkedRegistration message(*it.cache, pages.get(), pages.bytes(), kTestPage, {.stack = &stack});
+  stack = {8};
+  while (!message.done()) ASSERT_TRUE(message.next().ok());
+  // The first two pieces, from which the policy learns.
+  EXPECT_THAT(policy->stacks, ::testing::ElementsAre(CallStack{7}, CallStack{7}));
+}
+
 // The policy's data about a region must survive a moment in which the budget is used up.
 TEST(RegistrationCache, ARegionThatFindsNoRoomAheadStaysKnown) {
   const auto policy = std::make_shared<ManualPolicy>();
