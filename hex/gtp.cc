@@ -474,12 +474,14 @@ GtpSession::Answer GtpSession::analyze(const Arguments& arguments) {
 }
 
 GtpSession::Answer GtpSession::analyze_commands(const Arguments&) {
+  // HexGui puts the answer of a command of type `move` on its board as a move that the program has played,
+  // and cannot show an empty answer of type `string`.
   return "pspairs/Visits and win rates/hex-visits\n"
          "plist/Must play/hex-must-play %m\n"
          "pspairs/Dead and captured cells/hex-inferior\n"
          "string/Bridges/hex-bridges %c\n"
          "string/Solve/dfpn-solve-state %m\n"
-         "move/Best move/reg_genmove %m\n"
+         "string/Best move/reg_genmove %m\n"
          "none/Clear cache/clear_cache\n"
          "param/Game parameters/param_game\n"
          "param/Search parameters/param_search";
@@ -511,7 +513,7 @@ GtpSession::Answer GtpSession::show_bridges(const Arguments& arguments) {
             (bridge.to == kNoMove ? "edge" : board.name(bridge.to)) + " by " +
             board.name(bridge.carrier[0]) + " " + board.name(bridge.carrier[1]);
   }
-  return text;
+  return text.empty() ? "none" : text;
 }
 
 GtpSession::Answer GtpSession::show_inferior(const Arguments&) {

@@ -53,7 +53,7 @@ std::optional<Color> parse_gtp_color(std::string_view word) {
 std::string gtp_answer(bool success, std::string_view id, std::string_view text) {
   std::string out(success ? "=" : "?");
   out += id;
-  if (!text.empty() && text.front() != '\n') out += ' ';
+  out += ' ';  // also before an empty text, as HexGui and GNU Go have it
   for (size_t i = 0; i < text.size(); ++i) {
     const char c = text[i];
     if (c == '\n') {

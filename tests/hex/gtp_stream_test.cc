@@ -114,10 +114,10 @@ TEST(GtpStream, AnswersInOrder) {
   Controller controller(kShort);
   controller.say("1 name\r\n2 boardsize 5 5\n\n3 play b a1\n4 genmove w\n5 quit\n6 name\n");
   EXPECT_EQ(controller.hear("\n\n"), "=1 Flat\n\n");
-  EXPECT_EQ(controller.hear("\n\n"), "=2\n\n");
-  EXPECT_EQ(controller.hear("\n\n"), "=3\n\n");
+  EXPECT_EQ(controller.hear("\n\n"), "=2 \n\n");
+  EXPECT_EQ(controller.hear("\n\n"), "=3 \n\n");
   EXPECT_EQ(controller.hear("\n\n").substr(0, 3), "=4 ");
-  EXPECT_EQ(controller.hear("\n\n"), "=5\n\n");
+  EXPECT_EQ(controller.hear("\n\n"), "=5 \n\n");
   EXPECT_EQ(controller.hear_end(), "") << "the session wrote output after quit";
 }
 
@@ -199,7 +199,7 @@ TEST(GtpStream, QuitDuringAnAnalysisEndsBoth) {
   controller.hear("info move ");
   controller.say("9 quit\n");
   const std::string text = controller.hear_end();
-  EXPECT_EQ(text.substr(text.size() - 6), "\n\n=9\n\n");
+  EXPECT_EQ(text.substr(text.size() - 7), "\n\n=9 \n\n");
 }
 
 TEST(GtpStream, CutsVeryLongLines) {

@@ -100,7 +100,7 @@ TEST_F(Gtp, HasEveryCommandThatHexToolsSend) {
 TEST_F(Gtp, AnswersWithTheNumberOfTheLine) {
   EXPECT_EQ(raw("17 protocol_version"), "=17 2\n\n");
   EXPECT_EQ(raw("18 nonsense"), "?18 unknown command\n\n");
-  EXPECT_EQ(raw("007\tclear_board\r"), "=007\n\n");
+  EXPECT_EQ(raw("007\tclear_board\r"), "=007 \n\n");
   EXPECT_EQ(raw("19"), "?19 no command\n\n");
   EXPECT_EQ(raw("name # and what a comment says"), "= Flat\n\n");
   EXPECT_EQ(raw(""), "");
@@ -443,7 +443,7 @@ TEST_F(GtpFiles, LoadsSavesAndExecutes) {
   EXPECT_EQ(board().moves_played(), 3);
 
   std::ofstream(folder_ + "/script") << "play w f6\n\n# a comment\nnonsense\nname\n";
-  EXPECT_EQ(raw("exec " + folder_ + "/script"), "=\n\n? unknown command\n\n= Flat\n\n=\n\n");
+  EXPECT_EQ(raw("exec " + folder_ + "/script"), "= \n\n? unknown command\n\n= Flat\n\n= \n\n");
   EXPECT_EQ(board().at(35), Color::kWhite);
   std::ofstream(folder_ + "/loop") << "exec " << folder_ << "/loop\n";
   EXPECT_NE(raw("exec " + folder_ + "/loop").find("? exec is nested"), std::string::npos);
