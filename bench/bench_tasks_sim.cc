@@ -47,6 +47,8 @@ ABSL_FLAG(
 ABSL_FLAG(std::vector<std::string>, near_latency, (std::vector<std::string>{"500"}),
           "one-way latency within a host in ns: one value, or the values within a core complex, a "
           "NUMA node and a host; --latency: between hosts");
+ABSL_FLAG(std::vector<std::string>, blocks, (std::vector<std::string>{"8", "32", "64"}),
+          "numbers of consecutive workers of a core complex, a NUMA node and a host");
 ABSL_FLAG(double, jitter, 0, "maximum jitter in ns");
 ABSL_FLAG(uint64_t, frame, 1024, "bytes of a task's frames");
 ABSL_FLAG(std::string, model, "uni", "uni (tasks that migrate), or pool (tasks of a pool)");
@@ -176,6 +178,16 @@ std::array<SimTime, kVictimLevels> latencies(SimTime between_hosts) {
   return all;
 }
 
+std::array<int, kVictimLevels - 1> blocks() {
+  std::array<int, kVictimLevels - 1> all{};
+  const std::vector<std::string> given = absl::GetFlag(FLAGS_blocks);
+  if (given.size() != all.size()) fail("--blocks has three values");
+  for (size_t level = 0; level < all.size(); ++level) {
+    if (!absl::SimpleAtoi(given[level], &all[level])) fail("--blocks: " + given[level]);
+  }
+  return all;
+}
+
 int run(const std::string& name) {
   Params common;
   const Program program = make_program(name, common);
@@ -191,6 +203,7 @@ int run(const std::string& name) {
       .seed = network.seed,
       .victim_order = victims == "random" ? VictimOrder::kRandom : VictimOrder::kByDistance,
       .join = join == "greedy" ? JoinPolicy::kGreedy : JoinPolicy::kWaitQueue,
+      .blocks = blocks(),
       .latency = latencies(network.latency),
       .jitter = from_ns(absl::GetFlag(FLAGS_jitter)),
       .gigabytes_per_second = network.gigabytes_per_second,
@@ -209,6 +222,8 @@ int run(const std::string& name) {
   common.set("seed", absl::GetFlag(FLAGS_seed));
   set_network_params(common);
   for (size_t level = 0; level + 1 < kVictimLevels; ++level) {
+    common.set(std::string("workers_of_") + kLevels[level],
+               static_cast<uint64_t>(options.blocks[level]));
     common.set(std::string("latency_") + kLevels[level], to_ns(options.latency[level]));
   }
   common.set("jitter", absl::GetFlag(FLAGS_jitter));
