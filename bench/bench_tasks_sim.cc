@@ -23,6 +23,7 @@
 #include "absl/strings/numbers.h"
 #include "bench/support/flags.h"
 #include "bench/support/network_flags.h"
+#include "bench/support/pool_bench.h"
 #include "bench/support/report.h"
 #include "bench/support/simulated_trees.h"
 #include "bench/support/summary.h"
@@ -62,8 +63,6 @@ ABSL_FLAG(double, limit, 3600, "limit of the virtual time in seconds");
 
 namespace cariama::bench {
 namespace {
-
-constexpr const char* kLevels[kVictimLevels] = {"core_complex", "numa_node", "host", "network"};
 
 [[noreturn]] void fail(const std::string& text) {
   std::fprintf(stderr, "bench_tasks_sim: %s\n", text.c_str());
@@ -222,9 +221,9 @@ int run(const std::string& name) {
   common.set("seed", absl::GetFlag(FLAGS_seed));
   set_network_params(common);
   for (size_t level = 0; level + 1 < kVictimLevels; ++level) {
-    common.set(std::string("workers_of_") + kLevels[level],
+    common.set(std::string("workers_of_") + kLevelNames[level],
                static_cast<uint64_t>(options.blocks[level]));
-    common.set(std::string("latency_") + kLevels[level], to_ns(options.latency[level]));
+    common.set(std::string("latency_") + kLevelNames[level], to_ns(options.latency[level]));
   }
   common.set("jitter", absl::GetFlag(FLAGS_jitter));
 
@@ -267,7 +266,7 @@ int run(const std::string& name) {
       const PoolStatistics& pool = *result.pool;
       const auto mean = [&](const char* what, uint64_t sum, uint64_t number) {
         if (number == 0) return;
-        row(std::string(what) + kLevels[level],
+        row(std::string(what) + kLevelNames[level],
             static_cast<double>(sum) / static_cast<double>(number), "ns");
       };
       mean("mean_steal_", pool.steal_ns[level], pool.stolen[level]);

@@ -94,7 +94,7 @@ PoolSimulationOptions with_workers(int workers) {
   PoolSimulationOptions options;
   options.cluster.workers = workers;
   options.cluster.blocks = {4, 8, 16};
-  options.stack_bytes = size_t{256} << 10;
+  options.stack_bytes = size_t{2} << 20;
   return options;
 }
 
