@@ -39,8 +39,8 @@ struct PoolSimulationOptions {
   uint32_t steal = 1;
   size_t cells = size_t{1} << 12;
   size_t private_cells = size_t{1} << 17;
-  // Time of a compare-and-swap of a worker on its own request cell, in addition to that of the
-  // instructions. The default is a round trip through the network card of its host.
+  // Time of a compare-and-swap of a worker on its own request cell. The default is a round trip
+  // through the network card of its host.
   SimTime own_atomic = std::chrono::nanoseconds(1000);
   // Size of the stack of each worker. Pages are allocated when they are first touched.
   size_t stack_bytes = size_t{1} << 20;

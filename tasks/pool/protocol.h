@@ -2,7 +2,8 @@
 // of status cells. Programs use pool.h instead.
 //
 // `Derived` is the worker: of a process (PoolWorker, worker.h), or of a simulated cluster
-// (SimulatedPoolWorker, simulation.cc). PoolProtocol calls these functions of it:
+// (SimulatedPoolWorker, internal/simulation/pool_worker.h). PoolProtocol calls these functions of
+// it:
 //
 //   now()                 the worker's clock
 //   pause(round)          one pause of a wait

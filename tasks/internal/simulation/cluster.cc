@@ -107,7 +107,7 @@ void Cluster::run_until(const std::function<bool()>& ended) {
         if (event.time >= runs.stopped_from && event.time < runs.stopped_until) {
           runs.run_at(runs.stopped_until);
         } else {
-          runs.resume();
+          runs.switch_to();
         }
         break;
       }

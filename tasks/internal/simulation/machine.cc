@@ -25,7 +25,7 @@ void SimulatedMachine::run_at(int64_t time) {
 void SimulatedMachine::answer(int64_t latency) {
   if (!seeks_) return run_at(cluster_.events().now() + latency);
   ahead_ = latency;
-  resume();
+  switch_to();
 }
 
 void SimulatedMachine::on_write(const void* address) {

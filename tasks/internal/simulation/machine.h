@@ -88,7 +88,7 @@ class SimulatedMachine {
 
   void start(std::byte* stack, size_t bytes) { fiber_.start(stack, bytes, &main_entry, this); }
   // Runs the machine until it waits.
-  virtual void resume() { fiber_.resume(); }
+  virtual void switch_to() { fiber_.resume(); }
   // The memory that peers access. It has the same layout in every machine of a cluster.
   [[nodiscard]] virtual std::byte* memory() = 0;
   // Returns the task on this machine's stack with entry `entry`, or nullptr.

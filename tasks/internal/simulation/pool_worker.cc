@@ -33,10 +33,10 @@ SimulatedPoolWorker::SimulatedPoolWorker(SimulatedPool& pool, Cluster& cluster, 
   area_.status.store(rank == 0 ? kWorking : kIdle, std::memory_order_relaxed);
 }
 
-void SimulatedPoolWorker::resume() {
+void SimulatedPoolWorker::switch_to() {
   std::swap(pool::internal::deque, own_deque_);
   this_pool_worker = this;
-  SimulatedMachine::resume();
+  SimulatedMachine::switch_to();
   this_pool_worker = nullptr;
   std::swap(pool::internal::deque, own_deque_);
 }
@@ -65,7 +65,7 @@ void SimulatedPoolWorker::main() {
   sleep_for_ever();
 }
 
-void SimulatedPoolWorker::give_up(const std::string& violation) {
+void SimulatedPoolWorker::give_up(const char* violation) {
   cluster_.violated(violation);
   for (;;) sleep_for_ever();
 }

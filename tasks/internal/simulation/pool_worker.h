@@ -15,7 +15,7 @@
 
 namespace cariama::tasks {
 
-// What the workers of a simulated pool have in common.
+// The state that all workers of a simulated pool share.
 struct SimulatedPool {
   PoolOptions options{};  // without victims
   SimTime own_atomic{0};
@@ -35,7 +35,7 @@ class SimulatedPoolWorker final : public SimulatedMachine,
                                   public PoolProtocol<SimulatedPoolWorker> {
  public:
   SimulatedPoolWorker(SimulatedPool& pool, Cluster& cluster, int rank);
-  void resume() override;
+  void switch_to() override;
   [[nodiscard]] std::byte* memory() override { return reinterpret_cast<std::byte*>(&area_); }
 
  private:
@@ -60,7 +60,7 @@ class SimulatedPoolWorker final : public SimulatedMachine,
   [[nodiscard]] SimulatedCount run_steps(SimulatedFrame task);
 
   // Ends the simulation with a violation.
-  [[noreturn]] void give_up(const std::string& violation);
+  [[noreturn]] void give_up(const char* violation);
 
   SimulatedPool& pool_;
   uint64_t least_frame_ = 0;         // tasks whose frames are below this address have no stack
