@@ -114,6 +114,7 @@
 #include "tasks/join_record.h"                             // IWYU pragma: export
 #include "tasks/parallel.h"                                // IWYU pragma: export
 #include "tasks/pool.h"                                    // IWYU pragma: export
+#include "tasks/pool_simulation.h"                         // IWYU pragma: export
 #include "tasks/runtime.h"                                 // IWYU pragma: export
 #include "tasks/simulation.h"                              // IWYU pragma: export
 #include "tasks/start.h"                                   // IWYU pragma: export

@@ -255,14 +255,8 @@ TaskPool::~TaskPool() = default;
 absl::Status TaskPool::Parts::wait_for_all_tasks() {
   PoolWorker& own = *worker;
   if (options.termination == PoolTermination::kStatusScan) {
-    for (;;) {
-      own.set_idle();
-      own.search_and_run();
-      if (!own.broken().ok()) return own.broken();
-      if (own.all_idle()) return own.broken();
-      own.pause_idle();
-      static_cast<void>(fabric.process_calls());
-    }
+    own.run_until_all_idle();
+    return own.broken();
   }
   own.set_idle();
   while (own.search_and_run()) {

@@ -105,13 +105,12 @@ void PoolBench::report(const Report& report, const Params& params, const Beside&
   count("steals", last_.steals, "count");
   count("stolen_tasks", last_.stolen_tasks, "count");
   count("leapfrog_steals", last_.leapfrog_steals, "count");
-  constexpr const char* kLevels[kVictimLevels] = {"core_complex", "numa_node", "host", "network"};
   for (size_t i = 0; i < kVictimLevels; ++i) {
     if (last_.tried[i] == 0) continue;
-    count(std::string("attempts_") + kLevels[i], last_.tried[i], "count");
-    count(std::string("steals_") + kLevels[i], last_.stolen[i], "count");
+    count(std::string("attempts_") + kLevelNames[i], last_.tried[i], "count");
+    count(std::string("steals_") + kLevelNames[i], last_.stolen[i], "count");
     if (last_.stolen[i] != 0) {
-      count(std::string("steal_ns_") + kLevels[i], last_.steal_ns[i] / last_.stolen[i], "ns");
+      count(std::string("steal_ns_") + kLevelNames[i], last_.steal_ns[i] / last_.stolen[i], "ns");
     }
   }
 }

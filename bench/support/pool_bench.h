@@ -15,6 +15,10 @@
 
 namespace cariama::bench {
 
+// The names of the distances of victims (VictimLevel) in rows.
+inline constexpr const char* kLevelNames[kVictimLevels] = {"core_complex", "numa_node", "host",
+                                                           "network"};
+
 // Runs a program on a pool. Every process of the pool calls it.
 using PoolRun = std::function<absl::StatusOr<UtsCount>(TaskPool& pool)>;
 

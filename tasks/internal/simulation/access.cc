@@ -1,37 +1,44 @@
-// RemoteAccess of a simulated worker.
+// RemoteAccess of a simulated machine.
 #include <algorithm>
 #include <cstring>
 #include <utility>
 
-#include "tasks/internal/simulation/worker.h"
+#include "tasks/internal/simulation/machine.h"
 
 namespace cariama::tasks {
 
 void SimulatedAccess::maybe_pause() {
   const SimulatedFaults& faults = cluster_.options().faults;
-  if (cluster_.happens(faults.pause)) worker_.sleep(cluster_.up_to(faults.pause_most));
+  if (cluster_.happens(faults.pause)) machine_.sleep(cluster_.up_to(faults.pause_most));
 }
 
 // Returns the time at which an operation that is issued now arrives at the peer: after all earlier
 // operations of this worker.
-int64_t SimulatedAccess::arrival(int peer) {
-  const int64_t issued = cluster_.events().now() + worker_.ahead();
-  last_arrival_ = std::max(last_arrival_ + 1, issued + cluster_.latency(rank(), peer));
+int64_t SimulatedAccess::arrival(int peer, int64_t transfer) {
+  const int64_t issued = cluster_.events().now() + machine_.ahead();
+  last_arrival_ = std::max(last_arrival_ + 1, issued + cluster_.latency(rank(), peer) + transfer);
   return last_arrival_;
+}
+
+int64_t SimulatedAccess::transfer_time(size_t bytes) const {
+  return static_cast<int64_t>(static_cast<double>(bytes) * 1000 /
+                              cluster_.options().gigabytes_per_second);
 }
 
 uint64_t SimulatedAccess::perform(const Operation& operation) {
   maybe_pause();
   operation_ = operation;
   if (operation.peer == rank()) {
-    worker_.spend(cluster_.options().own_access);
+    const bool reads =
+        operation.kind == Operation::Kind::kRead || operation.kind == Operation::Kind::kParked;
+    machine_.spend(reads ? cluster_.options().own_access : own_atomic_);
     apply(operation_);
     return operation_.result;
   }
   ++round_trips_;
   cluster_.events().push(arrival(operation.peer), EventQueue::Kind::kExecute,
                          static_cast<uint32_t>(rank()));
-  worker_.wait_for_operation();
+  machine_.wait_for_operation();
   return operation_.result;
 }
 
@@ -52,9 +59,7 @@ void SimulatedAccess::execute() {
                            static_cast<uint32_t>(rank()));
     return;
   }
-  const auto transfer = static_cast<int64_t>(static_cast<double>(operation_.bytes) * 1000 /
-                                             cluster_.options().gigabytes_per_second);
-  worker_.answer(cluster_.latency(operation_.peer, rank()) + transfer);
+  machine_.answer(cluster_.latency(operation_.peer, rank()) + transfer_time(operation_.bytes));
 }
 
 void SimulatedAccess::apply(Operation& operation) {
@@ -74,14 +79,17 @@ void SimulatedAccess::apply(Operation& operation) {
                              cluster_.memory(rank(), operation.peer, operation.address))
                              ->fetch_add(operation.operand);
       break;
-    case Operation::Kind::kSwap:
+    case Operation::Kind::kSwap: {
       operation.result = operation.expected;
-      static_cast<std::atomic<uint64_t>*>(
-          cluster_.memory(rank(), operation.peer, operation.address))
-          ->compare_exchange_strong(operation.result, operation.operand);
+      void* const there = cluster_.memory(rank(), operation.peer, operation.address);
+      if (static_cast<std::atomic<uint64_t>*>(there)->compare_exchange_strong(operation.result,
+                                                                              operation.operand)) {
+        cluster_.machine(operation.peer).on_write(there);
+      }
       break;
+    }
     case Operation::Kind::kFrames: {
-      const SimulatedTask* const task = cluster_.worker(operation.peer).find(operation.entry);
+      const SimulatedTask* const task = cluster_.machine(operation.peer).find(operation.entry);
       if (task == nullptr) {
         cluster_.violated("frames were overwritten before a thief had copied them");
       } else {
@@ -106,14 +114,21 @@ absl::Status SimulatedAccess::write(int peer, uint64_t address, const void* loca
   maybe_pause();
   void* const there = cluster_.memory(rank(), peer, address);
   if (peer == rank()) {
-    worker_.spend(cluster_.options().own_access);
+    machine_.spend(cluster_.options().own_access);
     std::memcpy(there, local, bytes);
     return absl::OkStatus();
   }
   Cluster::Posted posted{
-      peer, Cluster::Posted::Kind::kWrite, reinterpret_cast<uint64_t>(there), 0, bytes, {}};
-  std::memcpy(posted.data.data(), local, bytes);
-  cluster_.post(arrival(peer), posted);
+      peer, Cluster::Posted::Kind::kWrite, reinterpret_cast<uint64_t>(there), 0, bytes, {}, {}};
+  int64_t transfer = 0;
+  if (bytes <= posted.data.size()) {
+    std::memcpy(posted.data.data(), local, bytes);
+  } else {
+    const auto* const begin = static_cast<const std::byte*>(local);
+    posted.more.assign(begin, begin + bytes);
+    transfer = transfer_time(bytes);
+  }
+  cluster_.post(arrival(peer, transfer), posted);
   return absl::OkStatus();
 }
 
@@ -143,6 +158,7 @@ absl::Status SimulatedAccess::post_add(int peer, uint64_t address, uint64_t adde
                                 reinterpret_cast<uint64_t>(there),
                                 addend,
                                 sizeof addend,
+                                {},
                                 {}});
   return absl::OkStatus();
 }
@@ -165,9 +181,13 @@ void SimulatedAccess::read_parked(SimulatedBlock& block, Reference frames, Simul
 
 void SimulatedAccess::release(Reference block) {
   if (block.rank() == rank()) return cluster_.free(cluster_.block_at(block.address()));
-  cluster_.post(
-      arrival(block.rank()),
-      {block.rank(), Cluster::Posted::Kind::kRelease, block.address(), 0, sizeof(uint64_t), {}});
+  cluster_.post(arrival(block.rank()), {block.rank(),
+                                        Cluster::Posted::Kind::kRelease,
+                                        block.address(),
+                                        0,
+                                        sizeof(uint64_t),
+                                        {},
+                                        {}});
 }
 
 }  // namespace cariama::tasks

@@ -8,18 +8,11 @@
 #include <utility>
 
 #include "dtutils/error.h"
-#include "tasks/internal/simulation/worker.h"
+#include "tasks/internal/simulation/machine.h"
 
 namespace cariama::tasks {
 namespace {
 
-// Stack size of a fiber: several times the stack that the protocols need. Sanitizers make frames
-// larger.
-#if defined(__SANITIZE_ADDRESS__)
-constexpr size_t kFiberBytes = size_t{64} << 10;
-#else
-constexpr size_t kFiberBytes = size_t{16} << 10;
-#endif
 // Address space for blocks. Pages are allocated when they are first touched.
 constexpr size_t kHeapBytes = size_t{32} << 30;
 
@@ -36,7 +29,9 @@ Cluster::Cluster(const SimulatedProgram& program, const SimulationOptions& optio
     : program_(program), options_(options), events_(options.seed), random_(mixed(~options.seed)) {}
 
 absl::StatusOr<std::unique_ptr<Cluster>> Cluster::create(const SimulatedProgram& program,
-                                                         const SimulationOptions& options) {
+                                                         const SimulationOptions& options,
+                                                         size_t stack_bytes,
+                                                         const MakeMachine& make) {
   const auto invalid = [](const char* what) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation, what);
   };
@@ -63,7 +58,8 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::create(const SimulatedProgram&
   }
   // Leave the first block unused: a Reference cannot name a record at the first byte.
   cluster->heap_used_ = sizeof(SimulatedBlock);
-  cluster->stacks_ = map(nullptr, workers * kFiberBytes);
+  cluster->stacks_bytes_ = workers * stack_bytes;
+  cluster->stacks_ = map(nullptr, cluster->stacks_bytes_);
   if (cluster->stacks_ == nullptr) {
     return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
                       "no address space for the stacks of simulated workers",
@@ -71,15 +67,15 @@ absl::StatusOr<std::unique_ptr<Cluster>> Cluster::create(const SimulatedProgram&
   }
   cluster->ports_.resize((workers - 1) / static_cast<size_t>(options.blocks.back()) + 1);
   for (int rank = 0; rank < options.workers; ++rank) {
-    cluster->workers_.push_back(SimulatedWorker::create(*cluster, rank));
-    cluster->workers_.back()->start(cluster->stacks_ + static_cast<size_t>(rank) * kFiberBytes,
-                                    kFiberBytes);
+    cluster->machines_.push_back(make(*cluster, rank));
+    cluster->machines_.back()->start(cluster->stacks_ + static_cast<size_t>(rank) * stack_bytes,
+                                     stack_bytes);
   }
   return cluster;
 }
 
 Cluster::~Cluster() {
-  workers_.clear();
+  machines_.clear();
   if (heap_ != nullptr) {
     for (size_t at = sizeof(SimulatedBlock); at < heap_used_; at += sizeof(SimulatedBlock)) {
       reinterpret_cast<SimulatedBlock*>(heap_ + at)->~SimulatedBlock();
@@ -88,41 +84,35 @@ Cluster::~Cluster() {
   }
   if (stacks_ != nullptr) {
 #if defined(__SANITIZE_ADDRESS__)
-    __asan_unpoison_memory_region(stacks_, static_cast<size_t>(options_.workers) * kFiberBytes);
+    __asan_unpoison_memory_region(stacks_, stacks_bytes_);
 #endif
-    munmap(stacks_, static_cast<size_t>(options_.workers) * kFiberBytes);
+    munmap(stacks_, stacks_bytes_);
   }
 }
 
-SimulationResult Cluster::run() {
-  SimulatedBlock& root = allocate();
-  workers_[0]->install_root(program_.root(), Reference(0, &root.record));
+void Cluster::run_until(const std::function<bool()>& ended) {
   for (int i = 0; i < options_.faults.stops; ++i) {
-    SimulatedWorker& stopped = worker(static_cast<int>(random() % workers_.size()));
+    SimulatedMachine& stopped = machine(static_cast<int>(random() % machines_.size()));
     stopped.stopped_from = up_to(options_.faults.stop_before);
     stopped.stopped_until = stopped.stopped_from + options_.faults.stop_for.count();
   }
-  for (size_t rank = 0; rank < workers_.size(); ++rank) {
-    workers_[rank]->run_at(0);
-  }
-  SimulationResult result;
-  const auto ended = [&] { return root.record.arrivals.load(std::memory_order_relaxed) != 0; };
+  for (const auto& machine : machines_) machine->run_at(0);
   while (!ended() && violation_.empty() && !events_.empty() &&
          events_.now() <= options_.limit.count()) {
     const EventQueue::Event event = events_.pop();
     switch (event.kind) {
       case EventQueue::Kind::kRun: {
-        SimulatedWorker& runs = *workers_[event.index];
-        if (!runs.runs_at(event.time)) break;  // obsolete: the worker was interrupted
+        SimulatedMachine& runs = *machines_[event.index];
+        if (!runs.runs_at(event.time)) break;  // obsolete: the machine was interrupted
         if (event.time >= runs.stopped_from && event.time < runs.stopped_until) {
           runs.run_at(runs.stopped_until);
         } else {
-          runs.resume();
+          runs.switch_to();
         }
         break;
       }
       case EventQueue::Kind::kExecute:
-        workers_[event.index]->access().execute();
+        machines_[event.index]->access().execute();
         break;
       case EventQueue::Kind::kPosted:
         execute(posted_[event.index]);
@@ -130,30 +120,25 @@ SimulationResult Cluster::run() {
         break;
     }
   }
-  result.finished = ended();
-  result.makespan = SimTime(events_.now());
-  if (result.finished) {
-    std::memcpy(&result.count, root.record.result.value, sizeof result.count);
-  }
-  int64_t worked = 0;
-  for (const auto& worker : workers_) {
-    worked += worker->worked();
-    result.statistics.add(worker->statistics());
-  }
-  result.work = SimTime(worked);
-  result.events = events_.popped();
-  result.trace_hash = events_.hash();
-  result.violation = violation_;
-  return result;
 }
 
-int64_t Cluster::latency(int from, int to) {
+SimTime Cluster::work() const {
+  SimTime work{0};
+  for (const auto& machine : machines_) work += SimTime(machine->worked());
+  return work;
+}
+
+size_t Cluster::level(int from, int to) const {
   size_t level = 0;
   while (level < options_.blocks.size() &&
          from / options_.blocks[level] != to / options_.blocks[level]) {
     ++level;
   }
-  return options_.latency[level].count() + up_to(options_.jitter);
+  return level;
+}
+
+int64_t Cluster::latency(int from, int to) {
+  return options_.latency[level(from, to)].count() + up_to(options_.jitter);
 }
 
 int64_t Cluster::through_port(int rank, int64_t time) {
@@ -200,19 +185,18 @@ void* Cluster::memory(int from, int rank, uint64_t address) {
   }
   // Real workers have their areas at equal addresses. Here, translate the offset in the area of
   // `from` to the area of `rank`.
-  const auto base = reinterpret_cast<uint64_t>(&worker(from).area());
-  return reinterpret_cast<std::byte*>(&worker(rank).area()) + (address - base);
+  return machine(rank).memory() + (address - reinterpret_cast<uint64_t>(machine(from).memory()));
 }
 
-void Cluster::post(int64_t arrival, const Posted& operation) {
+void Cluster::post(int64_t arrival, Posted operation) {
   uint32_t index = 0;
   if (free_posted_.empty()) {
     index = static_cast<uint32_t>(posted_.size());
-    posted_.push_back(operation);
+    posted_.push_back(std::move(operation));
   } else {
     index = free_posted_.back();
     free_posted_.pop_back();
-    posted_[index] = operation;
+    posted_[index] = std::move(operation);
   }
   events_.push(arrival, EventQueue::Kind::kPosted, index);
 }
@@ -225,11 +209,9 @@ void Cluster::execute(const Posted& operation) {
   void* const there = reinterpret_cast<void*>(operation.address);
   switch (operation.kind) {
     case Posted::Kind::kWrite:
-      std::memcpy(there, operation.data.data(), operation.bytes);
-      if (SimulatedWorker& target = worker(operation.target);
-          there == &target.area().public_part.steal_request) {
-        target.on_steal_request();
-      }
+      std::memcpy(there, operation.more.empty() ? operation.data.data() : operation.more.data(),
+                  operation.bytes);
+      machine(operation.target).on_write(there);
       break;
     case Posted::Kind::kAdd:
       static_cast<std::atomic<uint64_t>*>(there)->fetch_add(operation.addend);

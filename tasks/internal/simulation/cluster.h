@@ -1,11 +1,12 @@
-// Cluster: the state that all workers of a simulation share: the clock, the memory of the workers,
-// and the network.
+// Cluster: the state that all machines of a simulation share: the clock, the memory of the
+// machines, and the network.
 #ifndef CARIAMA_TASKS_INTERNAL_SIMULATION_CLUSTER_H_
 #define CARIAMA_TASKS_INTERNAL_SIMULATION_CLUSTER_H_
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -54,25 +55,36 @@ struct SimulatedBlock {
   bool is_resumed = false;  // the suspended task has been resumed
 };
 
-class SimulatedWorker;
+class SimulatedMachine;
 
 class Cluster {
  public:
+  using MakeMachine = std::function<std::unique_ptr<SimulatedMachine>(Cluster& cluster, int rank)>;
+  // Creates a machine for each worker, with a stack of `stack_bytes` bytes. Errors: as simulate().
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Cluster>> create(
-      const SimulatedProgram& program, const SimulationOptions& options);
+      const SimulatedProgram& program, const SimulationOptions& options, size_t stack_bytes,
+      const MakeMachine& make);
   ~Cluster();
   Cluster(const Cluster&) = delete;
   Cluster& operator=(const Cluster&) = delete;
 
-  [[nodiscard]] SimulationResult run();
+  // Starts all machines, and executes events until ended() is true, there is no event, an invariant
+  // is violated, or the limit of the virtual time is reached.
+  void run_until(const std::function<bool()>& ended);
+  // The invariant that was violated first, or "".
+  [[nodiscard]] const std::string& violation() const { return violation_; }
+  // The sum of the costs of the steps that all machines have computed.
+  [[nodiscard]] SimTime work() const;
 
-  // The functions below are called by workers.
+  // The functions below are called by machines.
   [[nodiscard]] const SimulationOptions& options() const { return options_; }
   // The size of the frames of a task: a stack pointer is a multiple of 8.
   [[nodiscard]] uint64_t frame_bytes() const { return (options_.frame_bytes + 7) / 8 * 8; }
   [[nodiscard]] const SimulatedProgram& program() const { return program_; }
   [[nodiscard]] EventQueue& events() { return events_; }
-  [[nodiscard]] SimulatedWorker& worker(int rank) { return *workers_[static_cast<size_t>(rank)]; }
+  [[nodiscard]] SimulatedMachine& machine(int rank) {
+    return *machines_[static_cast<size_t>(rank)];
+  }
   [[nodiscard]] uint64_t random() { return mixed(random_++); }
   [[nodiscard]] bool happens(double probability) {
     return probability > 0 && static_cast<double>(random() >> 11) * 0x1p-53 < probability;
@@ -85,6 +97,8 @@ class Cluster {
   void violated(const std::string& what) {
     if (violation_.empty()) violation_ = what;
   }
+  // Returns the distance of two machines (VictimLevel).
+  [[nodiscard]] size_t level(int from, int to) const;
   [[nodiscard]] int64_t latency(int from, int to);
   // Passes an operation that arrives at the host of `rank` at `time` through the port of the host.
   // Returns the time at which the port executes it.
@@ -96,17 +110,18 @@ class Cluster {
   // Returns the block that contains `address`. Reports a violation if it is not allocated.
   SimulatedBlock& block_at(uint64_t address);
 
-  // An operation whose worker does not wait for its completion.
+  // An operation whose machine does not wait for its completion.
   struct Posted {
     int target;
     enum class Kind : uint8_t { kWrite, kAdd, kRelease } kind;
     uint64_t address;
     uint64_t addend;
     size_t bytes;
-    std::array<std::byte, 128> data;
+    std::array<std::byte, 128> data;  // of a write
+    std::vector<std::byte> more;      // of a write that is larger than `data`
   };
-  void post(int64_t arrival, const Posted& operation);
-  // Returns the location in this process of `address` as used by worker `from` for memory of
+  void post(int64_t arrival, Posted operation);
+  // Returns the location in this process of `address` as used by machine `from` for memory of
   // `rank`.
   [[nodiscard]] void* memory(int from, int rank, uint64_t address);
 
@@ -119,10 +134,11 @@ class Cluster {
   EventQueue events_;
   uint64_t random_;
   std::byte* stacks_ = nullptr;
+  size_t stacks_bytes_ = 0;
   std::byte* heap_ = nullptr;
   size_t heap_used_ = 0;
   std::vector<SimulatedBlock*> free_;
-  std::vector<std::unique_ptr<SimulatedWorker>> workers_;
+  std::vector<std::unique_ptr<SimulatedMachine>> machines_;
   std::vector<int64_t> ports_;  // time from which on each host's port is free
   std::vector<Posted> posted_;
   std::vector<uint32_t> free_posted_;

@@ -4,7 +4,6 @@
 #include <cstring>
 #include <utility>
 
-#include "tasks/internal/idle_policy.h"
 #include "tasks/internal/scheduler.h"
 #include "tasks/paper/joins.h"
 
@@ -13,10 +12,7 @@ namespace {
 
 // End of the oldest task's frames. The value is arbitrary.
 constexpr uint64_t kRegionTop = uint64_t{1} << 40;
-// Times in picoseconds of a round of spinning, of yielding the core, and between two polls of
-// `copied`.
-constexpr int64_t kSpin = 250'000;
-constexpr int64_t kYield = 500'000;
+// Time in picoseconds between two polls of `copied`.
 constexpr int64_t kCopiedPollTime = 100'000;
 
 // A simulation ends by Cluster, not by a worker.
@@ -35,11 +31,9 @@ std::unique_ptr<SimulatedWorker> SimulatedWorker::create(Cluster& cluster, int r
 }
 
 SimulatedWorker::SimulatedWorker(Cluster& cluster, int rank)
-    : SchedulerState(Victims::in_blocks(rank, cluster.options().workers, cluster.options().blocks,
+    : SimulatedMachine(cluster, rank, cluster.options().own_access),
+      SchedulerState(Victims::in_blocks(rank, cluster.options().workers, cluster.options().blocks,
                                         cluster.options().victim_order, cluster.options().seed)),
-      cluster_(cluster),
-      rank_(rank),
-      access_(cluster, *this, rank),
       memory_{*this},
       public_part_(memory_, area_.public_part),
       joins_(access_, area_.join_copy) {
@@ -54,10 +48,7 @@ uint64_t SimulatedWorker::OwnMemory::compare_swap(std::atomic<uint64_t>& word, u
   return must(worker.access_.compare_swap(worker.rank_, address_of(&word), expected, desired));
 }
 
-void SimulatedWorker::main_entry(void* argument) {
-  Fiber::arrived();
-  static_cast<SimulatedWorker*>(argument)->work({&kNoEnd, 1});
-}
+const RunEnd SimulatedWorker::kEndless{&kNoEnd, 1};
 
 void SimulatedWorker::install_root(const SimulatedFrame& root, Reference record) {
   incoming_ = {.frame = root, .sp = kRegionTop - cluster_.frame_bytes(), .top = kRegionTop};
@@ -77,55 +68,12 @@ const SimulatedTask* SimulatedWorker::find(const PublicEntry& entry) const {
   return &*found;
 }
 
-void SimulatedWorker::sleep(int64_t time) {
-  run_at(cluster_.events().now() + ahead_ + time);
-  ahead_ = 0;
-  fiber_.suspend();
-}
-
-void SimulatedWorker::run_at(int64_t time) {
-  next_run_ = time;
-  cluster_.events().push(time, EventQueue::Kind::kRun, static_cast<uint32_t>(rank_));
-}
-
-void SimulatedWorker::answer(int64_t latency) {
-  if (!seeks_) return run_at(cluster_.events().now() + latency);
-  ahead_ = latency;
-  resume();
-}
-
 // Pauses between two attempts to find work.
 void SimulatedWorker::pause(int64_t time) {
   if (seeks_) {
     ahead_ += time;
   } else {
     sleep(time);
-  }
-}
-
-void SimulatedWorker::on_steal_request() {
-  const int64_t now = cluster_.events().now();
-  if (polls_ && (now < stopped_from || now >= stopped_until)) run_at(now);
-}
-
-// Runs the computation of one step.
-void SimulatedWorker::compute(SimTime cost, bool polls) {
-  worked_ += cost.count();
-  if (!polls || cost < cluster_.options().quantum) return spend(cost);
-  const auto now = [&] { return cluster_.events().now() + ahead_; };
-  const std::atomic<uint64_t>& steal_request = area_.public_part.steal_request;
-  for (int64_t left = cost.count(); left > 0;) {
-    // Repeat if a thief has written another request meanwhile.
-    for (uint64_t wanted = kNoRequest;
-         steal_request.load() != kNoRequest && steal_request.load() != wanted;) {
-      wanted = steal_request.load();
-      serve_steal_request();
-    }
-    const int64_t begin = now();
-    polls_ = true;
-    sleep(left);
-    polls_ = false;
-    left -= now() - begin;
   }
 }
 
@@ -175,7 +123,15 @@ void SimulatedWorker::run(const Context& context) {
     SimulatedStep step;
     cluster_.program().step(task.frame, step);
     task.count.add(step.count);
-    compute(step.cost, step.polls);
+    const std::atomic<uint64_t>& steal_request = area_.public_part.steal_request;
+    compute(step.cost, step.polls, &steal_request, [&] {
+      // Repeat if a thief has written another request meanwhile.
+      for (uint64_t wanted = kNoRequest;
+           steal_request.load() != kNoRequest && steal_request.load() != wanted;) {
+        wanted = steal_request.load();
+        serve_steal_request();
+      }
+    });
     switch (step.kind) {
       case SimulatedStep::Kind::kFork:
         fork(step.child);
@@ -292,23 +248,19 @@ void SimulatedWorker::await_thief(uint64_t /*round*/) { sleep(kCopiedPollTime); 
 // A worker must not run ahead of the clock if workers can be stopped, or if it polls records in its
 // own memory.
 SimulatedWorker::Search::Search(SimulatedWorker& worker)
-    : worker_(worker), begin_(worker.cluster_.events().now() + worker.ahead_) {
+    : worker_(worker), begin_(worker.own_time()) {
   worker.seeks_ = worker.cluster_.options().faults.stops == 0 && worker.waiting_.empty();
 }
 
 SimulatedWorker::Search::~Search() {
   if (std::exchange(worker_.seeks_, false)) worker_.sleep(0);
-  worker_.statistics_.idle_ns +=
-      static_cast<uint64_t>(worker_.cluster_.events().now() + worker_.ahead_ - begin_) / 1000;
+  worker_.statistics_.idle_ns += static_cast<uint64_t>(worker_.own_time() - begin_) / 1000;
 }
 
 void SimulatedWorker::Search::pause(uint64_t round) {
   const SimulationOptions& options = worker_.cluster_.options();
   if (worker_.victims_.empty()) return worker_.sleep(options.limit.count());
-  if (round < kSpinRounds) return worker_.pause(kSpin);
-  if (round < kYieldRounds) return worker_.pause(kYield);
-  const auto most = static_cast<uint64_t>(options.idle_sleep.count()) * 1000;
-  worker_.pause(static_cast<int64_t>(idle_sleep_ns(round, most)) * 1000);
+  worker_.pause(worker_.pause_time(round));
 }
 
 }  // namespace cariama::tasks
