@@ -5,6 +5,10 @@
 // Two kinds of threads poll a port, one at a time: its service thread, and every thread that waits
 // or polls for calls while it is awake (receive()). While the latter poll, the service thread
 // pauses.
+//
+// Memory: the completion queue of a port has room for P * queue_pairs * receive_units completions
+// in a job of P processes. A card uses 64 bytes for each; shm and sim use memory as completions
+// need it.
 #ifndef CARIAMA_DSFABRIC_PEERS_PORTS_H_
 #define CARIAMA_DSFABRIC_PEERS_PORTS_H_
 
