@@ -66,7 +66,7 @@ absl::StatusOr<std::unique_ptr<NodeTable>> NodeTable::create(Collectives& all,
   if (access.ok()) table->access_ = *std::move(access);
   for (uint32_t owner = 0; owner < geometry.processes && usable.ok(); ++owner) {
     usable = table->table_->core().attach(owner);
-    const bool mapped = table->table_->core().share(owner).mapped.load() != nullptr;
+    const bool mapped = table->table_->core().mapped(owner).load() != nullptr;
     table->nodes_are_mapped_ &= mapped;
     if (mapped) table->first_mapped_ = std::min(table->first_mapped_, owner);
   }
@@ -87,7 +87,7 @@ absl::StatusOr<std::unique_ptr<NodeTable>> NodeTable::create(Collectives& all,
   }
   table->parts_ = std::make_unique<const uint64_t*[]>(geometry.processes);
   for (uint32_t owner = 0; owner < geometry.processes; ++owner) {
-    table->parts_[owner] = table->table_->core().share(owner).mapped.load();
+    table->parts_[owner] = table->table_->core().mapped(owner).load();
     if (table->parts_[owner] == nullptr) {  // the owner has failed since
       table->parts_.reset();
       break;

@@ -272,7 +272,7 @@ class Measurement {
     std::vector<uint64_t*> shares;
     for (uint32_t rank = 0; rank < fabric_.size(); ++rank) {
       must(raw_memory_->core().attach(rank));
-      shares.push_back(raw_memory_->core().share(rank).mapped.load());
+      shares.push_back(raw_memory_->core().mapped(rank).load());
       if (shares.back() == nullptr) {
         give_up(kProgram, make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
                                      "the raw table needs shares that are mapped",

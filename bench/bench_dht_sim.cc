@@ -2,13 +2,19 @@
 // transport code run on a simulated cluster (bench/support/virtual_cluster.h).
 //
 //   bench_dht_sim --processes 32,1000 --loads 0.5,0.9
+//   bench_dht_sim --processes 10000 --active 8 --buckets 1Ki --loads 0.5
 //
 // All processes own an equal share of the table, which is filled to the load first. Then --active
-// of them operate on keys of the whole table; the others own their shares and take no part. The
-// network and the computing times are simulated: an operation takes --compute ns of processor time
-// in addition to its transfers. Each process has one thread. All pairs of processes have the same
-// distance. A process of the simulation has a record and, where it operates, a connection for each
-// other process, so its memory grows with the square of --processes.
+// of them operate on keys of the whole table, and are connected to all owners before; the others
+// own their shares and take no part. So a port receives the operations of --active processes, not
+// those of all. The network and the computing times are simulated: an operation takes --compute ns
+// of processor time in addition to its transfers. Each process has one thread. All pairs of
+// processes have the same distance.
+//
+// Memory of the simulation: `process_bytes` for each process and `client_bytes` for each active
+// one. The fabrics have small receive units and superpages of base pages, since a fabric of the
+// default options takes 2 MiB at its start. 10 000 processes need 10 000 threads (ulimit -u), and
+// fit into the default of vm.max_map_count.
 // Rows, by load and processes:
 //
 //   operations_per_second    of one active process, --in-flight operations at a time, per virtual
@@ -16,13 +22,23 @@
 //   latency_p50, latency_p99 of one operation at a time
 //   find_round_trips, insert_round_trips
 //                            dependent round trips of an operation
+//   round_trips              the same, mean of all operations
 //   bytes_per_operation      that the reads of chunks transfer
+//   process_bytes            resident memory for each process, before the active ones connect: its
+//                            share, fabric and stack, and its part of the simulated network
+//   heap_bytes               the part of it that malloc() has allocated
+//   client_bytes             more resident memory for each active process, at the end: its
+//                            connections, at both ends
 //   chunk                    buckets of a chunk at the end
 //   real_seconds             duration of the simulation
+#include <malloc.h>
+#include <unistd.h>
+
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <random>
 #include <span>
@@ -37,12 +53,13 @@
 #include "bench/support/report.h"
 #include "bench/support/virtual_cluster.h"
 #include "dht/hash_table.h"
+#include "dsfabric/fabric_options.h"
 #include "dtutils/error.h"
 
 ABSL_FLAG(std::string, processes, "32,1000", "numbers of processes");
 ABSL_FLAG(std::vector<std::string>, loads, (std::vector<std::string>{"0.5", "0.9"}),
           "occupied fractions of the buckets at which the operations are measured");
-ABSL_FLAG(int, active, 32, "processes that operate on the table");
+ABSL_FLAG(int, active, 32, "processes that operate on the table; all others own their shares only");
 ABSL_FLAG(int, operations, 1000, "operations of each active process");
 ABSL_FLAG(double, inserts, 0.51, "fraction of the operations that insert a key; others find one");
 ABSL_FLAG(int, in_flight, 32, "operations in flight, for operations_per_second");
@@ -76,8 +93,26 @@ struct Scale {
   double load = 0;
 };
 
+// Memory of this process of the operating system, in bytes.
+struct Memory {
+  uint64_t resident = 0;
+  uint64_t heap = 0;
+
+  [[nodiscard]] static Memory now() {
+    Memory memory;
+    std::ifstream("/proc/self/statm") >> memory.resident >> memory.resident;  // the second number
+    memory.resident *= static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    const struct mallinfo2 info = mallinfo2();
+    memory.heap = info.uordblks + info.hblkhd;
+    return memory;
+  }
+};
+
 // The measurements of the active processes. One process runs at a time, so there is no lock.
 struct Outcome {
+  Memory empty;                   // before the simulation
+  Memory idle;                    // when all processes have their shares
+  Memory busy;                    // at the end
   std::vector<double> rates;      // operations per second, by active process
   std::vector<double> latencies;  // ns, by operation
   TableStatistics sum;            // of the remote operations
@@ -193,9 +228,30 @@ class Client {
   TableStatistics before_;
 };
 
+// Small fabrics: the operations of the table use the send-based path for addresses only.
+FabricOptions fabric_options() {
+  FabricOptions options;
+  options.receive_units = 4;
+  options.receive_unit_bytes = 512;
+  options.superpages.chunk_bytes = size_t{4} << 10;
+  options.superpages.first_superpage_bytes = size_t{256} << 10;  // one for most processes
+  options.superpages.shareable = false;
+  options.superpages.largest_page = PageKind::kBase;
+  options.thread_buffers.initial_units = 1;
+  options.timeout = kPatience;
+  return options;
+}
+
 Outcome simulate(const Scale& scale, uint64_t buckets) {
   const uint64_t seed = absl::GetFlag(FLAGS_seed);
-  VirtualCluster cluster({.processes = scale.processes, .sim = network_options(seed)});
+  Outcome outcome;
+  outcome.empty = Memory::now();
+  VirtualCluster cluster({.processes = scale.processes,
+                          .sim = network_options(seed),
+                          .fabric = fabric_options(),
+                          .longest_sleep = std::chrono::milliseconds(1),
+                          .stack_bytes = size_t{256} << 10,
+                          .finalize = false});
   const auto operations = static_cast<size_t>(absl::GetFlag(FLAGS_operations));
   const double inserts = absl::GetFlag(FLAGS_inserts);
   // The load before the measurement is lower by half of the keys that the measurement inserts, so
@@ -204,7 +260,6 @@ Outcome simulate(const Scale& scale, uint64_t buckets) {
   const double filled = scale.load * static_cast<double>(buckets) * scale.processes - inserted / 2;
   if (filled < 1) fail(absl::InvalidArgumentError("too many operations for --buckets"));
   std::unique_ptr<Keys> keys;
-  Outcome outcome;
   const absl::Status ran = cluster.run([&](Fabric& fabric) {
     const auto thread = must(fabric.init_thread(0));
     Collectives all(fabric);
@@ -222,6 +277,9 @@ Outcome simulate(const Scale& scale, uint64_t buckets) {
       }
     }
     must(all.barrier(deadline_after(kPatience)));
+    if (fabric.rank() == 0) outcome.idle = Memory::now();
+    // No process connects before the memory was measured.
+    must(all.barrier(deadline_after(kPatience)));
     if (fabric.rank() < scale.active) {
       Client client(cluster, fabric, *table, outcome);
       client.connect(*table);
@@ -232,13 +290,14 @@ Outcome simulate(const Scale& scale, uint64_t buckets) {
       client.add_statistics();
     }
     must(all.barrier(deadline_after(kPatience)));
+    if (fabric.rank() == 0) outcome.busy = Memory::now();
     must(table->destroy(deadline_after(kPatience)));
   });
   must(ran);
   return outcome;
 }
 
-void report_outcome(const Report& report, Params params, Outcome outcome) {
+void report_outcome(const Report& report, Params params, const Scale& scale, Outcome outcome) {
   const auto row = [&](const char* name, double value, const char* unit) {
     report.row(name, params, summarize({value}), unit);
   };
@@ -251,8 +310,18 @@ void report_outcome(const Report& report, Params params, Outcome outcome) {
   row("latency_p99", percentile(outcome.latencies, 0.99), "ns");
   row("find_round_trips", mean(sum.find_round_trips, sum.remote_finds), "1");
   row("insert_round_trips", mean(sum.insert_round_trips, sum.remote_inserts), "1");
+  row("round_trips",
+      mean(sum.find_round_trips + sum.insert_round_trips, sum.remote_finds + sum.remote_inserts),
+      "1");
   row("bytes_per_operation", mean(sum.bytes_read, sum.remote_finds + sum.remote_inserts), "B");
   row("chunk", outcome.chunk, "buckets");
+  const auto of_each = [](uint64_t after, uint64_t before, uint32_t count) {
+    return std::max(0.0, static_cast<double>(after) - static_cast<double>(before)) / count;
+  };
+  row("process_bytes", of_each(outcome.idle.resident, outcome.empty.resident, scale.processes),
+      "B");
+  row("heap_bytes", of_each(outcome.idle.heap, outcome.empty.heap, scale.processes), "B");
+  row("client_bytes", of_each(outcome.busy.resident, outcome.idle.resident, scale.active), "B");
 }
 
 int run() {
@@ -289,7 +358,7 @@ int run() {
       params.set("compute", absl::GetFlag(FLAGS_compute));
       set_network_params(params);
       params.set("seed", absl::GetFlag(FLAGS_seed));
-      report_outcome(report, params, std::move(outcome));
+      report_outcome(report, params, scale, std::move(outcome));
       report.row("real_seconds", params, summarize({real.count()}), "s");
     }
   }
@@ -301,7 +370,8 @@ int run() {
 
 int main(int argc, char** argv) {
   constexpr const char* kUsage =
-      "simulates find-or-put on many processes.\n  bench_dht_sim [options]";
+      "simulates find-or-put on many processes: all own shares of the table, --active of them "
+      "operate.\n  bench_dht_sim [options]";
   if (cariama::bench::parse_flags(argc, argv, kUsage).size() != 1) {
     std::fprintf(stderr, "usage: bench_dht_sim [options], see --help\n");
     return 1;

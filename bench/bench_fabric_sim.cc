@@ -7,8 +7,8 @@
 // All processes begin each operation at the same virtual time. Only the network takes virtual time:
 // a message takes --latency, and --message-gap at each port. All pairs of processes have the same
 // distance. Connections and the exchange of addresses go through a store in memory and take none,
-// but their operations are counted. A process of the simulation has records of all others, so the
-// memory grows with the square of --processes: 0.64 GB for 1000.
+// but their operations are counted. Each process takes the first superpage of its fabric, 2 MiB,
+// and its connections; the processes share the list of their names.
 // Rows, by processes and operation:
 //
 //   time                from the common start until the last process has finished

@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <array>
-#include <cstddef>
-#include <optional>
 #include <string>
+#include <vector>
 
 #include "dsfabric/fabric.h"
 #include "dtutils/error.h"
@@ -12,44 +11,61 @@
 namespace cariama {
 namespace {
 
-// The outcome of one process.
+constexpr uint32_t kNone = UINT32_MAX;
+
+// The outcomes of the processes of consecutive ranks.
 struct Outcome {
-  uint64_t value;
-  absl::StatusCode code;
+  uint64_t value;         // of the lowest rank
+  uint32_t first;         // the lowest rank
+  uint32_t differing;     // the lowest rank that has another value, or kNone
+  uint32_t failed;        // the lowest rank that has failed, or kNone
+  absl::StatusCode code;  // its error, whose beginning is `text`
   uint32_t length;
-  std::array<char, 240> text;  // the beginning of the error
+  std::array<char, 240> text;
 };
+
+// `b` are the ranks that follow those of `a`.
+Outcome join_outcomes(const Outcome& a, const Outcome& b) {
+  Outcome both = a.failed != kNone ? a : b;
+  both.value = a.value;
+  both.first = a.first;
+  both.differing = a.differing;
+  if (a.differing == kNone) both.differing = a.value == b.value ? b.differing : b.first;
+  return both;
+}
 
 }  // namespace
 
 absl::Status agree(Collectives& all, const absl::Status& mine, std::string_view what,
                    Deadline deadline, uint64_t value) {
-  Outcome outcome{value, mine.code(), 0, {}};
+  const uint32_t rank = all.fabric().rank();
+  Outcome outcome{value, rank, kNone, mine.ok() ? kNone : rank, mine.code(), 0, {}};
   const std::string_view text(mine.message().data(), mine.message().size());
   outcome.length = static_cast<uint32_t>(std::min(text.size(), outcome.text.size()));
   std::copy_n(text.begin(), outcome.length, outcome.text.begin());
-  const auto outcomes = all.all_gather(outcome, deadline);
+  const auto outcomes = all.all_reduce(outcome, &join_outcomes, deadline);
   // This error comes first: the operation is still in progress, whatever the own outcome was.
   if (absl::IsDeadlineExceeded(outcomes.status())) return outcomes.status();
   if (!mine.ok()) return mine;
   if (!outcomes.ok()) return outcomes.status();
-  const auto error = [&](absl::StatusCode code, size_t rank, std::string_view why) {
+  const auto error = [&](absl::StatusCode code, uint32_t of, std::string_view why) {
     return make_error(code, ErrorScope::kPeer,
-                      std::string(what) + ": " + all.fabric().label(static_cast<uint32_t>(rank)) +
-                          std::string(why));
+                      std::string(what) + ": " + all.fabric().label(of) + std::string(why));
   };
-  for (size_t rank = 0; rank < outcomes->size(); ++rank) {
-    const std::optional<Outcome>& other = (*outcomes)[rank];
-    if (!other.has_value()) return error(absl::StatusCode::kUnavailable, rank, " is dead");
-    if (other->code == absl::StatusCode::kOk) continue;
-    return error(other->code == absl::StatusCode::kResourceExhausted
+  const std::vector<Rank> dead = all.left_out();
+  if (!dead.empty() && dead.front() < outcomes->failed) {
+    return error(absl::StatusCode::kUnavailable, dead.front(), " is dead");
+  }
+  if (outcomes->failed != kNone) {
+    return error(outcomes->code == absl::StatusCode::kResourceExhausted
                      ? absl::StatusCode::kResourceExhausted
                      : absl::StatusCode::kUnavailable,
-                 rank, " failed: " + std::string(other->text.data(), other->length));
+                 outcomes->failed,
+                 " failed: " + std::string(outcomes->text.data(), outcomes->length));
   }
-  for (size_t rank = 1; rank < outcomes->size(); ++rank) {
-    if ((*outcomes)[rank]->value == (*outcomes)[0]->value) continue;
-    return error(absl::StatusCode::kFailedPrecondition, rank, " has other data than rank 0");
+  if (outcomes->differing != kNone) {
+    return error(absl::StatusCode::kFailedPrecondition, outcomes->differing,
+                 " has other data than rank 0");
   }
   return absl::OkStatus();
 }

@@ -25,7 +25,9 @@
 // and W compare-and-swaps. C follows the measured load (chunk_for_load() has the mean number
 // of chunks). read() is one round trip.
 //
-// Memory: 8 W bytes for each bucket; 64 bytes for each process. Each operation slot of an access
+// Memory: 8 W bytes for each bucket; 8 bytes for each process of the job, and a quarter of a byte
+// and 0.1 KB for each other process whose share this process has used. The first operation on a
+// share gets its address by a call to the owner's service. Each operation slot of an access
 // takes registered memory for one or two chunks (TableAccessOptions). reserve() allocates in_flight
 // slots; without it a slot is allocated when an operation first needs it. A load above 0.9 costs
 // time: an insert examines 50 buckets at load 0.9, 200 at 0.95.
@@ -112,7 +114,7 @@ class TableAccess {
     const TablePlace place = core_.geometry().place_of(index);
     if (!core_.geometry().contains(place)) [[unlikely]]
       return TableOutcome::kAbsent;
-    const uint64_t* const share = core_.share(place.owner).mapped.load(std::memory_order_relaxed);
+    const uint64_t* const share = core_.mapped(place.owner).load(std::memory_order_relaxed);
     if (share == nullptr || --until_check_ == 0) [[unlikely]] {
       return read_slowly(index, key);
     }
@@ -198,7 +200,7 @@ class TableAccess {
 
   [[nodiscard]] bool is_mapped_at(TablePlace place) const {
     return core_.geometry().contains(place) &&
-           core_.share(place.owner).mapped.load(std::memory_order_relaxed) != nullptr;
+           core_.mapped(place.owner).load(std::memory_order_relaxed) != nullptr;
   }
 
   template <bool kPut>
@@ -212,7 +214,7 @@ class TableAccess {
 
   template <bool kPut>
   [[nodiscard]] TableResult operate_at(Key stored, TablePlace home) {
-    uint64_t* const share = core_.share(home.owner).mapped.load(std::memory_order_relaxed);
+    uint64_t* const share = core_.mapped(home.owner).load(std::memory_order_relaxed);
     if (share == nullptr || --until_check_ == 0) [[unlikely]] {
       return operate_slowly<kPut>(stored, home);
     }
@@ -470,7 +472,7 @@ uint64_t* TableAccess<W>::mapped_share(uint32_t owner) {
     until_check_ = kOperationsPerCheck;
     core_.detach_failed();
   }
-  uint64_t* const share = core_.share(owner).mapped.load(std::memory_order_acquire);
+  uint64_t* const share = core_.mapped(owner).load(std::memory_order_acquire);
   return share != nullptr ? share : engine_.attach(owner);
 }
 
@@ -508,7 +510,7 @@ template <bool kPut>
 void TableAccess<W>::operate_all(std::span<const Key> keys, std::span<TableResult> results) {
   // Copies, so that the compiler need not assume that the results overlap with the originals.
   const TableGeometry geometry = core_.geometry();
-  const TableCore::Share* const shares = &core_.share(0);
+  const std::atomic<uint64_t*>* const shares = &core_.mapped(0);
   const size_t count = keys.size();
   size_t left = 0;  // operations in flight on shares that are not mapped
   for (size_t first = 0; first < count;) {
@@ -521,7 +523,7 @@ void TableAccess<W>::operate_all(std::span<const Key> keys, std::span<TableResul
     until_check_ -= static_cast<uint32_t>(end - first);
     const auto prefetch = [&](size_t i) {
       const TablePlace home = geometry.home_of(encode_key<W>(keys[i])[0]);
-      const uint64_t* const share = shares[home.owner].mapped.load(std::memory_order_relaxed);
+      const uint64_t* const share = shares[home.owner].load(std::memory_order_relaxed);
       if (share != nullptr) __builtin_prefetch(share + home.position * W, kPut ? 1 : 0);
     };
     for (size_t i = first; i < std::min(end, first + kPrefetchDistance); ++i) prefetch(i);
@@ -535,7 +537,7 @@ void TableAccess<W>::operate_all(std::span<const Key> keys, std::span<TableResul
       // The place is computed again, which takes less time than storing the places in a ring.
       const Key stored = encode_key<W>(keys[i]);
       const TablePlace home = geometry.home_of(stored[0]);
-      uint64_t* share = shares[home.owner].mapped.load(std::memory_order_relaxed);
+      uint64_t* share = shares[home.owner].load(std::memory_order_relaxed);
       if (share == nullptr) [[unlikely]] {
         share = mapped_share(home.owner);
         if (share == nullptr) {
@@ -565,7 +567,7 @@ TableOutcome TableAccess<W>::read(std::span<const uint64_t> indices, std::span<K
       const TablePlace place = core_.geometry().place_of(indices[first + i]);
       if (!core_.geometry().contains(place)) [[unlikely]]
         continue;
-      const uint64_t* const share = core_.share(place.owner).mapped.load(std::memory_order_relaxed);
+      const uint64_t* const share = core_.mapped(place.owner).load(std::memory_order_relaxed);
       if (share != nullptr) __builtin_prefetch(share + place.position * W);
     }
     size_t left = 0;
@@ -578,11 +580,11 @@ TableOutcome TableAccess<W>::read(std::span<const uint64_t> indices, std::span<K
         results[i].outcome = TableOutcome::kAbsent;
         continue;
       }
-      if (core_.share(owner).mapped.load(std::memory_order_relaxed) == nullptr ||
-          --until_check_ == 0) [[unlikely]] {
+      if (core_.mapped(owner).load(std::memory_order_relaxed) == nullptr || --until_check_ == 0)
+          [[unlikely]] {
         static_cast<void>(mapped_share(owner));
       }
-      const uint64_t* const share = core_.share(owner).mapped.load(std::memory_order_relaxed);
+      const uint64_t* const share = core_.mapped(owner).load(std::memory_order_relaxed);
       if (share != nullptr) [[likely]] {
         load_key(share + place.position * W, keys[first + i]);
         results[i].index = UINT64_MAX;
@@ -640,7 +642,7 @@ bool TableAccess<W>::start(const Key& key, uint64_t tag) {
     return true;
   }
   const TablePlace home = core_.geometry().home_of(stored[0]);
-  uint64_t* share = core_.share(home.owner).mapped.load(std::memory_order_relaxed);
+  uint64_t* share = core_.mapped(home.owner).load(std::memory_order_relaxed);
   if (share == nullptr || --until_check_ == 0) share = mapped_share(home.owner);
   if (share == nullptr) return engine_.start(mode_of(kPut), stored.data(), 0, tag);
   if (!engine_.has_room()) return false;
@@ -656,7 +658,7 @@ bool TableAccess<W>::start_read(uint64_t index, uint64_t tag) {
   if (!core_.geometry().contains(place)) [[unlikely]] {
     return engine_.start(TableEngine::Mode::kRead, nullptr, index, tag);
   }
-  const uint64_t* share = core_.share(place.owner).mapped.load(std::memory_order_relaxed);
+  const uint64_t* share = core_.mapped(place.owner).load(std::memory_order_relaxed);
   if (share == nullptr || --until_check_ == 0) share = mapped_share(place.owner);
   if (share == nullptr) return engine_.start(TableEngine::Mode::kRead, nullptr, index, tag);
   if (!engine_.has_room()) return false;

@@ -14,6 +14,7 @@
 #include "dht/bucket_scan.h"
 #include "dht/table_engine.h"
 #include "dsfabric/global_memory.h"
+#include "dsfabric/per_peer.h"
 #include "dtutils/error.h"
 #include "dtutils/transmitter.h"
 
@@ -34,7 +35,6 @@ struct TableShape {
   uint64_t buckets;
   uint64_t probe_limit;
   uint64_t atomics;
-  GlobalAddress address;
 };
 
 // Returns the name of the first value that differs, or "".
@@ -46,13 +46,60 @@ std::string_view difference(const TableShape& a, const TableShape& b) {
   return {};
 }
 
+// The shapes of the processes of consecutive ranks.
+struct ShapeSummary {
+  TableShape shape;         // of the lowest rank
+  TableShape other;         // of the rank `differing`
+  uint64_t name;            // the lowest rank's proposal for the name of the shares
+  uint32_t first;           // the lowest rank
+  uint32_t differing;       // the lowest rank of another shape than `first`, or kNone
+  uint32_t without_memory;  // the lowest rank that has no memory for its share, or kNone
+
+  static constexpr uint32_t kNone = UINT32_MAX;
+};
+
+// `b` are the ranks that follow those of `a`.
+ShapeSummary join_shapes(ShapeSummary a, const ShapeSummary& b) {
+  a.without_memory = std::min(a.without_memory, b.without_memory);
+  if (a.differing != ShapeSummary::kNone) return a;
+  if (!difference(a.shape, b.shape).empty()) {
+    a.differing = b.first;
+    a.other = b.shape;
+  } else if (b.differing != ShapeSummary::kNone) {
+    a.differing = b.differing;
+    a.other = b.other;
+  }
+  return a;
+}
+
+// How this process accesses a share.
+enum class ShareState : uint8_t {
+  kUnknown,  // not used by this process yet
+  kMapped,   // by loads, stores and compare-and-swaps of this CPU
+  kRemote,   // by one-sided transfers
+  kFailed,   // not any more: its owner is dead
+};
+struct Share {
+  std::atomic<ShareState> state{ShareState::kUnknown};
+  GlobalAddress address;  // constant once `state` is known
+};
+
 }  // namespace
+
+struct TableCore::Shares {
+  explicit Shares(uint32_t processes) : of(processes) {}
+  internal::PerPeer<Share> of;
+};
+
+const GlobalAddress& TableCore::address(uint32_t owner) const {
+  return shares_->of.find(owner)->address;
+}
 
 TableCore::TableCore(Collectives& all, size_t words, const TableOptions& options)
     : all_(all),
       words_(words),
       options_(options),
-      shares_(std::make_unique<Share[]>(all.fabric().size())) {}
+      mapped_(std::make_unique<std::atomic<uint64_t*>[]>(all.fabric().size())) {}
 
 TableCore::~TableCore() {
   // Other processes may still use the share of a table that was not destroyed.
@@ -108,33 +155,45 @@ absl::StatusOr<TableCore::Allocation> TableCore::allocate(uint64_t buckets, Dead
   Allocation allocation;
   auto memory = RemoteMemory::allocate(fabric, fabric.rank(),
                                        internal::bytes_of<uint64_t>(buckets * words_), deadline);
-  // A process whose allocation failed takes part, too: its null address reports the failure to the
-  // other processes.
-  TableShape mine{
-      words_, buckets, probe_limit(buckets), static_cast<uint64_t>(options_.atomics), {}};
-  if (memory.ok()) mine.address = memory->address();
-  auto shapes = all_.all_gather(mine, deadline);
-  if (!shapes.ok()) {
-    // Other processes may have got the addresses in time, and use the share.
-    if (memory.ok()) static_cast<void>(memory->release());
-    return shapes.status();
-  }
+  // A process whose allocation failed takes part, too, and so reports the failure to the others.
+  const TableShape mine{words_, buckets, probe_limit(buckets),
+                        static_cast<uint64_t>(options_.atomics)};
+  const ShapeSummary summary{
+      .shape = mine,
+      .other = mine,
+      .name = RemoteMemory::new_name(fabric),
+      .first = fabric.rank(),
+      .differing = ShapeSummary::kNone,
+      .without_memory = memory.ok() ? ShapeSummary::kNone : uint32_t{fabric.rank()}};
+  const auto shapes = all_.all_reduce(summary, &join_shapes, deadline);
+  if (!shapes.ok()) return shapes.status();
   if (!memory.ok()) return memory.status();
-  for (uint32_t rank = 0; rank < shapes->size(); ++rank) {
-    const std::optional<TableShape>& shape = (*shapes)[rank];
-    if (!shape.has_value() || shape->address.address == 0) {
-      return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-                        "no hash table: " + fabric.label(rank) +
-                            (shape.has_value() ? " has no memory for its share" : " is dead"),
-                        shape.has_value() ? "use fewer buckets" : "");
-    }
-    if (const std::string_view other = difference(*shape, mine); !other.empty()) {
-      return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
-                        "no hash table: " + fabric.label(rank) + " has another " +
-                            std::string(other) + " than this process",
-                        "pass equal TableOptions in all processes");
-    }
-    allocation.addresses.push_back(shape->address);
+  if (const std::vector<Rank> dead = all_.left_out(); !dead.empty()) {
+    return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                      "no hash table: " + fabric.label(dead.front()) + " is dead");
+  }
+  if (shapes->without_memory != ShapeSummary::kNone) {
+    return make_error(
+        absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+        "no hash table: " + fabric.label(shapes->without_memory) + " has no memory for its share",
+        "use fewer buckets");
+  }
+  if (shapes->differing != ShapeSummary::kNone) {
+    std::string_view other = difference(shapes->shape, mine);
+    const uint32_t rank = other.empty() ? shapes->differing : shapes->first;
+    if (other.empty()) other = difference(shapes->other, mine);
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
+                      "no hash table: " + fabric.label(rank) + " has another " +
+                          std::string(other) + " than this process",
+                      "pass equal TableOptions in all processes");
+  }
+  allocation.name = shapes->name;
+  memory->publish(allocation.name);
+  // After it, every process finds the shares of all others.
+  if (absl::Status published = all_.barrier(deadline); !published.ok()) {
+    // Other processes may have passed the barrier in time, and use the share.
+    static_cast<void>(memory->release());
+    return published;
   }
   allocation.memory = *std::move(memory);
   return allocation;
@@ -147,28 +206,25 @@ void TableCore::adopt(Allocation allocation, uint64_t buckets) {
   geometry_.shift = static_cast<uint32_t>(std::bit_width(buckets - 1));
   memory_ = std::move(allocation.memory);
   const std::scoped_lock lock(mutex_);
+  name_ = allocation.name;
+  for (const uint32_t rank : mapped_peers_) mapped_[rank].store(nullptr, std::memory_order_relaxed);
   mapped_peers_.clear();
   unconnected_.clear();
-  for (uint32_t rank = 0; rank < fabric().size(); ++rank) {
-    Share& share = shares_[rank];
-    share.address = allocation.addresses[rank];
-    share.mapped.store(nullptr, std::memory_order_relaxed);
-    share.state.store(ShareState::kUnknown, std::memory_order_relaxed);
-  }
-  if (options_.force_remote) return;
-  Share& own = shares_[fabric().rank()];
-  own.mapped.store(reinterpret_cast<uint64_t*>(own.address.address), std::memory_order_relaxed);
-  own.state.store(ShareState::kMapped, std::memory_order_release);
+  shares_ = std::make_unique<Shares>(fabric().size());
+  Share& own = shares_->of.get(fabric().rank());
+  own.address = memory_.address();
+  own.state.store(options_.force_remote ? ShareState::kRemote : ShareState::kMapped,
+                  std::memory_order_release);
+  mapped_[fabric().rank()].store(
+      options_.force_remote ? nullptr : reinterpret_cast<uint64_t*>(own.address.address),
+      std::memory_order_relaxed);
 }
 
 absl::Status TableCore::attach(uint32_t owner) {
-  Share& share = shares_[owner];
-  const ShareState state = share.state.load(std::memory_order_acquire);
-  if (state == ShareState::kMapped || state == ShareState::kRemote) return absl::OkStatus();
-  if (state == ShareState::kFailed) return fabric().peer_status(owner);
-  if (owner == fabric().rank()) {  // force_remote
-    share.state.store(ShareState::kRemote, std::memory_order_release);
-    return absl::OkStatus();
+  if (const Share* const share = shares_->of.find(owner); share != nullptr) {
+    const ShareState state = share->state.load(std::memory_order_acquire);
+    if (state == ShareState::kMapped || state == ShareState::kRemote) return absl::OkStatus();
+    if (state == ShareState::kFailed) return fabric().peer_status(owner);
   }
   const ThreadContext* const context = fabric().this_thread();
   {
@@ -178,27 +234,33 @@ absl::Status TableCore::attach(uint32_t owner) {
       return found->second.reason;
     }
   }
-  auto queue = fabric().connection(owner, context == nullptr ? ThreadIndex(0) : context->index());
-  if (!queue.ok()) {
+  const auto unconnected = [&](const absl::Status& reason) {
     // A lack of memory or descriptors of this process may end at any time, and is noticed at once.
-    if (absl::IsResourceExhausted(queue.status())) return queue.status();
+    if (absl::IsResourceExhausted(reason)) return reason;
     const std::scoped_lock lock(mutex_);
-    unconnected_[owner] = {queue.status(), deadline_after(options_.timeout)};
-    return queue.status();
-  }
+    unconnected_[owner] = {reason, deadline_after(options_.timeout)};
+    return reason;
+  };
+  auto queue = fabric().connection(owner, context == nullptr ? ThreadIndex(0) : context->index());
+  if (!queue.ok()) return unconnected(queue.status());
+  const absl::StatusOr<GlobalAddress> address =
+      RemoteMemory::find(fabric(), owner, name_, deadline_after(fabric().options().timeout));
+  if (!address.ok()) return unconnected(address.status());
   const uint64_t bytes = geometry_.buckets * words_ * sizeof(uint64_t);
   std::byte* const mapped =
       options_.force_remote
           ? nullptr
-          : (*queue)->queue_pair().direct_access(locator_of(fabric(), share.address, bytes));
+          : (*queue)->queue_pair().direct_access(locator_of(fabric(), *address, bytes));
   const std::scoped_lock lock(mutex_);
+  Share& share = shares_->of.get(owner);
   if (share.state.load(std::memory_order_relaxed) != ShareState::kUnknown) return absl::OkStatus();
+  share.address = *address;
   if (mapped == nullptr) {
     share.state.store(ShareState::kRemote, std::memory_order_release);
     return absl::OkStatus();
   }
   mapped_peers_.push_back(owner);
-  share.mapped.store(reinterpret_cast<uint64_t*>(mapped), std::memory_order_release);
+  mapped_[owner].store(reinterpret_cast<uint64_t*>(mapped), std::memory_order_release);
   share.state.store(ShareState::kMapped, std::memory_order_release);
   return absl::OkStatus();
 }
@@ -207,8 +269,8 @@ void TableCore::detach_failed() {
   const std::scoped_lock lock(mutex_);
   std::erase_if(mapped_peers_, [this](uint32_t rank) {
     if (fabric().peer_status(rank).ok()) return false;
-    shares_[rank].mapped.store(nullptr, std::memory_order_release);
-    shares_[rank].state.store(ShareState::kFailed, std::memory_order_release);
+    mapped_[rank].store(nullptr, std::memory_order_release);
+    shares_->of.get(rank).state.store(ShareState::kFailed, std::memory_order_release);
     return true;
   });
 }
@@ -267,12 +329,14 @@ absl::Status TableCore::await_transfers(std::string_view what, Deadline deadline
   const bool all_ended = fabric().options().service_threads != 0
                              ? wait_until(ended, limit)
                              : fabric().wait_polling(ended, limit);
-  const auto of_all = all_.all_gather(uint32_t{!all_ended}, deadline);
-  if (!of_all.ok()) return of_all.status();
-  for (uint32_t rank = 0; rank < of_all->size(); ++rank) {
-    if ((*of_all)[rank].value_or(0) == 0) continue;
+  constexpr uint32_t kNone = UINT32_MAX;
+  const auto waits = all_.all_reduce(
+      all_ended ? kNone : uint32_t{fabric().rank()},
+      [](uint32_t a, uint32_t b) { return std::min(a, b); }, deadline);
+  if (!waits.ok()) return waits.status();
+  if (*waits != kNone) {
     return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-                      std::string(what) + ": transfers of " + fabric().label(rank) +
+                      std::string(what) + ": transfers of " + fabric().label(*waits) +
                           " to the table are in flight, of operations that have ended by their "
                           "deadlines",
                       "call TableAccess::poll() in the threads of that process, and try again when "

@@ -32,19 +32,6 @@ class TableEngine;
 
 class CARIAMA_DHT_EXPORT TableCore {
  public:
-  enum class ShareState : uint8_t {
-    kUnknown,  // not used by this process yet
-    kMapped,   // accessed by loads, stores and compare-and-swaps of this CPU
-    kRemote,   // accessed by one-sided transfers
-    kFailed,   // its owner is dead
-  };
-  // The buckets of one process. One cache line: `mapped` is read by every operation.
-  struct alignas(64) Share {
-    std::atomic<uint64_t*> mapped{nullptr};  // not null in state kMapped only
-    std::atomic<ShareState> state{ShareState::kUnknown};
-    GlobalAddress address;
-  };
-
   // As HashTable::create, for keys of `words` words.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TableCore>> create(
       Collectives& all, size_t words, const TableOptions& options, Deadline deadline);
@@ -57,15 +44,24 @@ class CARIAMA_DHT_EXPORT TableCore {
   [[nodiscard]] const TableOptions& options() const { return options_; }
   [[nodiscard]] size_t words() const { return words_; }
   [[nodiscard]] const TableGeometry& geometry() const { return geometry_; }
-  [[nodiscard]] Share& share(uint32_t owner) const { return shares_[owner]; }
+  // The buckets of `owner`, if this process accesses them by loads, stores and
+  // compare-and-swaps of its CPU; else, and before attach(), nullptr. An array by rank.
+  [[nodiscard]] const std::atomic<uint64_t*>& mapped(uint32_t owner) const {
+    return mapped_[owner];
+  }
+  // Returns the address of the buckets of `owner`. Requires: attach(owner) has returned OK since
+  // the table was created or grown.
+  [[nodiscard]] const GlobalAddress& address(uint32_t owner) const;
   // This process's buckets.
   [[nodiscard]] std::span<uint64_t> local_words() const {
     return {reinterpret_cast<uint64_t*>(memory_.address().address), geometry_.buckets * words_};
   }
 
-  // Determines how this process accesses the share of `owner`; connects to `owner` if necessary.
-  // Blocks while connecting. After an error other than RESOURCE_EXHAUSTED, returns that error
-  // immediately for TableOptions::timeout. Thread-safe. Errors: those of Fabric::connection().
+  // Determines how this process accesses the share of `owner`. On first use connects to `owner` if
+  // necessary, and gets the address of the share by a call to the service of `owner`. Blocks
+  // meanwhile, at most for twice FabricOptions::timeout. After an error other than
+  // RESOURCE_EXHAUSTED, returns that error immediately for TableOptions::timeout. Thread-safe.
+  // Errors: those of Fabric::connection() and RemoteMemory::find().
   [[nodiscard]] absl::Status attach(uint32_t owner);
   // Moves the mapped shares of processes that have failed to the state kFailed. Thread-safe.
   void detach_failed();
@@ -98,10 +94,11 @@ class CARIAMA_DHT_EXPORT TableCore {
  private:
   TableCore(Collectives& all, size_t words, const TableOptions& options);
 
-  // Allocates `buckets` per process, and publishes the addresses. Collective.
+  // Allocates `buckets` per process, and publishes the share of each process under one name, by
+  // which the others find it. Collective.
   struct Allocation {
     RemoteMemory memory;
-    std::vector<GlobalAddress> addresses;  // by rank
+    uint64_t name = 0;
   };
   [[nodiscard]] absl::StatusOr<Allocation> allocate(uint64_t buckets, Deadline deadline);
   // Blocks until no transfer of an operation is in flight in any process: it would change or read a
@@ -125,7 +122,10 @@ class CARIAMA_DHT_EXPORT TableCore {
   RemoteMemory memory_;
   // Shares that other processes may still use, since grow() was ended by its deadline.
   std::vector<RemoteMemory> possibly_used_;
-  std::unique_ptr<Share[]> shares_;  // by rank
+  uint64_t name_ = 0;  // of the shares
+  struct Shares;
+  std::unique_ptr<Shares> shares_;                    // that this process has used
+  std::unique_ptr<std::atomic<uint64_t*>[]> mapped_;  // by rank
   std::mutex engines_mutex_;
   std::vector<TableEngine*> engines_;                            // guarded by engines_mutex_
   std::vector<std::shared_ptr<const Synchronizer>> executions_;  // guarded by engines_mutex_

@@ -107,7 +107,7 @@ uint64_t* TableEngine::attach(uint32_t owner) {
     status_ = std::move(attached);
     return nullptr;
   }
-  return core_.share(owner).mapped.load(std::memory_order_acquire);
+  return core_.mapped(owner).load(std::memory_order_acquire);
 }
 
 // ---- Slots --------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ void TableEngine::launch(Slot& slot, Mode mode, const uint64_t* stored, uint64_t
   if (!usable.ok()) return fail(slot, std::move(usable));
   if (mode == Mode::kRead) {
     slot.index = index;
-    GlobalAddress address = core_.share(slot.owner).address;
+    GlobalAddress address = core_.address(slot.owner);
     address.address += place.position * core_.words() * sizeof(uint64_t);
     slot.chunks[0].pieces[0] =
         memory_->rget(global_ptr<uint64_t>(address), slot.buffer, 0, core_.words());
@@ -370,7 +370,7 @@ void TableEngine::request_chunk(Slot& slot, size_t which) {
   const size_t bucket_bytes = core_.words() * sizeof(uint64_t);
   const uint64_t before_end = std::min<uint64_t>(chunk.count, geometry.buckets - chunk.first);
   const size_t offset = which * largest_ * bucket_bytes;
-  GlobalAddress address = core_.share(slot.owner).address;
+  GlobalAddress address = core_.address(slot.owner);
   const uint64_t base = address.address;
   address.address = base + chunk.first * bucket_bytes;
   chunk.pieces[0] =
@@ -436,7 +436,7 @@ void TableEngine::next_word(Slot& slot) {
 void TableEngine::swap_word(Slot& slot) {
   const Slot::Chunk& chunk = slot.chunks[slot.current];
   const uint64_t position = (chunk.first + slot.at) % core_.geometry().buckets;
-  GlobalAddress address = core_.share(slot.owner).address;
+  GlobalAddress address = core_.address(slot.owner);
   address.address += (position * core_.words() + slot.word) * sizeof(uint64_t);
   slot.stage = Slot::Stage::kTaken;
   trace_instant("dht", slot.word + 1 == core_.words() ? "publish key" : "claim key", "rank",

@@ -141,7 +141,7 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   }
   // Returns the name of a process for texts: "rank 3 (on node1, pid 4711)". Requires: rank <
   // size().
-  [[nodiscard]] const std::string& label(Rank rank) const;
+  [[nodiscard]] std::string label(Rank rank) const;
 
   // Makes the calling thread worker `index` of this process. Does not bind it to a core; creates
   // its allocator on its NUMA node. Errors: OUT_OF_RANGE, ALREADY_EXISTS (another thread has that

@@ -17,6 +17,9 @@ struct FabricStatistics {
   uint64_t credit_waits = 0;  // times that a sender found no credit
   uint64_t deferred = 0;      // messages that were deferred
   uint64_t connections = 0;
+  // Processes of which this process has a record: those that it has connected to or tried to, that
+  // have offered a connection to it, and that it considers failed.
+  uint64_t peer_records = 0;
   uint64_t wakes = 0;     // wake-ups of sleeping threads of other processes
   uint64_t receives = 0;  // polled receive completions: send-based messages, and events
   uint64_t rounds = 0;    // times that a service thread woke up or found work without sleeping

@@ -42,9 +42,10 @@
 // had detected the same deaths, and the collectives had left out the same processes. As a
 // consequence, wait() may return while a call that a dead process had sent is still running.
 //
-// Cost. A wave is an all_reduce of 32 bytes: 2 ceil(log2 P) steps, 2 (P - 1) messages. A quiet job
-// takes two waves. A busy job executes 8 waves immediately, then pauses, up to 10 ms, between
-// waves.
+// Cost. A wave is an all_reduce of 32 bytes: 2 ceil(log2 P) steps, 2 (P - 1) messages. For a wave a
+// process reads its counts for each process of the job; counts that do not exist take no memory. A
+// quiet job takes two waves. A busy job executes 8 waves immediately, then pauses, up to 10 ms,
+// between waves.
 #ifndef CARIAMA_DSFABRIC_QUIESCENCE_H_
 #define CARIAMA_DSFABRIC_QUIESCENCE_H_
 

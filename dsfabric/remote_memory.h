@@ -86,6 +86,18 @@ class CARIAMA_DSFABRIC_EXPORT RemoteMemory {
     return locator_of(*fabric_, address_, bytes_);
   }
 
+  // Names. Processes that do not have the address of a piece of memory find it by the name under
+  // which its owner has published it. So no process needs the addresses of all processes.
+  // Returns a name that no process of the job has got before.
+  [[nodiscard]] static uint64_t new_name(Fabric& fabric);
+  // Names the memory until it is freed. Requires: rank() is this process.
+  void publish(uint64_t name) const;
+  // Returns the address of the memory that process `rank` has published under `name`. Blocks until
+  // the owner has answered; runs no calls if the fabric has service threads. Errors: NOT_FOUND;
+  // OUT_OF_RANGE, UNAVAILABLE and DEADLINE_EXCEEDED as allocate().
+  [[nodiscard]] static absl::StatusOr<GlobalAddress> find(Fabric& fabric, Rank rank, uint64_t name,
+                                                          Deadline deadline);
+
   void free();
   // Gives up ownership without freeing. To free the memory, pass the address to adopt().
   GlobalAddress release() { return std::exchange(address_, {}); }

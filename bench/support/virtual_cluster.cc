@@ -1,12 +1,16 @@
 #include "bench/support/virtual_cluster.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <chrono>
 #include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <optional>
 #include <set>
-#include <thread>
 #include <utility>
 #include <vector>
 
@@ -24,9 +28,6 @@ using namespace std::chrono_literals;
 constexpr SimTime kTick = 250ns;
 // Virtual time that a waiting process needs to poll once.
 constexpr SimTime kPollCost = 100ns;
-// Maximum sleep of a waiting process: some conditions become true without a message and must be
-// polled, for example that another process has joined the job.
-constexpr SimTime kLongestSleep = 50us;
 // Real time that the end of the job may take.
 constexpr auto kPatience = std::chrono::minutes(10);
 
@@ -35,7 +36,8 @@ constexpr auto kPatience = std::chrono::minutes(10);
 // Selects the process that runs, and maintains the clocks.
 class VirtualCluster::Turns {
  public:
-  Turns(uint32_t processes, SimFabric& sim) : sim_(sim), places_(processes) {
+  Turns(uint32_t processes, SimTime longest_sleep, SimFabric& sim)
+      : sim_(sim), longest_sleep_(longest_sleep), places_(processes) {
     for (uint32_t rank = 0; rank < processes; ++rank) {
       places_[rank] = std::make_unique<Place>();
       due_.emplace(SimTime(0), rank);
@@ -104,7 +106,7 @@ class VirtualCluster::Turns {
   void set_due(uint32_t rank) {
     Place& place = *places_[rank];
     due_.erase({place.due, rank});
-    place.due = place.state.clock + (place.sleeping ? kLongestSleep : SimTime(0));
+    place.due = place.state.clock + (place.sleeping ? longest_sleep_ : SimTime(0));
     if (!place.gone) due_.emplace(place.due, rank);
   }
   void note_arrivals() {
@@ -148,6 +150,7 @@ class VirtualCluster::Turns {
   }
 
   SimFabric& sim_;
+  const SimTime longest_sleep_;
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Place>> places_;
   std::set<std::pair<SimTime, uint32_t>> due_;  // Place::due and rank of the processes
@@ -188,6 +191,62 @@ class SleepInTurns final : public WaitHook {
 
 }  // namespace
 
+namespace {
+
+// One thread for each process, with stacks of a given size.
+class Threads {
+ public:
+  Threads(uint32_t processes, size_t stack_bytes, const std::function<void(uint32_t)>& body)
+      : stack_bytes_(stack_bytes), body_(body), starts_(processes) {}
+
+  // Starts all threads, or ends the process of the operating system: threads that have started wait
+  // for those that have not.
+  [[nodiscard]] absl::Status start() {
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    int error = 0;
+    if (stack_bytes_ != 0) {
+      error = pthread_attr_setstacksize(&attributes, stack_bytes_);
+      // A guard page makes two mappings of each stack. The number of mappings limits the processes.
+      if (error == 0) error = pthread_attr_setguardsize(&attributes, 0);
+    }
+    for (uint32_t rank = 0; rank < starts_.size() && error == 0; ++rank) {
+      starts_[rank] = {this, rank, {}};
+      error = pthread_create(&starts_[rank].thread, &attributes, &Threads::run, &starts_[rank]);
+      if (error != 0) {
+        std::fprintf(stderr,
+                     "cannot start thread %u of %zu: %s; raise ulimit -u, vm.max_map_count or the "
+                     "memory, or simulate fewer processes\n",
+                     rank, starts_.size(), std::strerror(error));
+        std::_Exit(1);
+      }
+    }
+    pthread_attr_destroy(&attributes);
+    return error == 0 ? absl::OkStatus() : absl::InvalidArgumentError("stack_bytes");
+  }
+  void join() {
+    for (const Start& start : starts_) pthread_join(start.thread, nullptr);
+  }
+
+ private:
+  struct Start {
+    Threads* threads = nullptr;
+    uint32_t rank = 0;
+    pthread_t thread{};
+  };
+  static void* run(void* argument) {
+    const Start& start = *static_cast<const Start*>(argument);
+    start.threads->body_(start.rank);
+    return nullptr;
+  }
+
+  const size_t stack_bytes_;
+  const std::function<void(uint32_t)>& body_;
+  std::vector<Start> starts_;
+};
+
+}  // namespace
+
 VirtualCluster::VirtualCluster(const VirtualClusterOptions& options)
     : options_(options),
       sim_(std::make_shared<SimFabric>(options.sim)),
@@ -214,11 +273,13 @@ VirtualCluster::Process VirtualCluster::process(uint32_t rank) const {
 }
 
 absl::Status VirtualCluster::run(const std::function<void(Fabric&)>& body) {
-  turns_ = std::make_unique<Turns>(options_.processes, *sim_);
+  turns_ = std::make_unique<Turns>(options_.processes, options_.longest_sleep, *sim_);
+  internal::SharedJobDirectory directory;
   std::vector<std::unique_ptr<Fabric>> fabrics(options_.processes);
-  absl::Status failed;  // unguarded: one thread runs at a time
+  absl::Status failed;  // unguarded, as all variables here: one thread runs at a time
+  uint32_t returned = 0;
   const auto run_process = [&](uint32_t rank, SleepInTurns<Turns>& hook) {
-    FabricOptions options;
+    FabricOptions options = options_.fabric;
     options.threads = 1;
     options.service_threads = 0;
     options.heartbeat = std::chrono::hours(1);  // disabled in effect: heartbeats use real time
@@ -228,9 +289,11 @@ absl::Status VirtualCluster::run(const std::function<void(Fabric&)>& body) {
         options, testing::make_local_bootstrap(store_, rank),
         [&](Bootstrap&, auto handler) -> absl::StatusOr<std::unique_ptr<internal::Broker>> {
           return testing::make_local_broker(store_, rank, std::move(handler));
-        });
+        },
+        &directory);
     if (!fabric.ok()) {
       failed.Update(fabric.status());
+      ++returned;
       return;
     }
     fabrics[rank] = *std::move(fabric);
@@ -238,21 +301,28 @@ absl::Status VirtualCluster::run(const std::function<void(Fabric&)>& body) {
     runtime.drain_by_hand();
     hook.set_runtime(&runtime);
     body(*fabrics[rank]);
-    if (!killed_[rank]) failed.Update(fabrics[rank]->finalize(deadline_after(kPatience)));
+    if (!options_.finalize) {
+      // Until all bodies have returned, others may need answers and credits of this process.
+      ++returned;
+      const auto all_returned = [&] { return returned == options_.processes; };
+      static_cast<void>(fabrics[rank]->wait_polling(all_returned, deadline_after(kPatience)));
+    } else if (!killed_[rank]) {
+      failed.Update(fabrics[rank]->finalize(deadline_after(kPatience)));
+    }
     hook.set_runtime(nullptr);
   };
-  std::vector<std::thread> threads;
-  for (uint32_t rank = 0; rank < options_.processes; ++rank) {
-    threads.emplace_back([&, rank] {
-      turns_->enter(rank);
-      SleepInTurns<Turns> hook(*turns_, rank);
-      const ScopedWaitHook installed(hook);
-      spend_here = [&](SimTime time) { hook.spend(time); };
-      run_process(rank, hook);
-      turns_->leave(rank);
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
+  const std::function<void(uint32_t)> run_thread = [&](uint32_t rank) {
+    turns_->enter(rank);
+    SleepInTurns<Turns> hook(*turns_, rank);
+    const ScopedWaitHook installed(hook);
+    spend_here = [&](SimTime time) { hook.spend(time); };
+    run_process(rank, hook);
+    turns_->leave(rank);
+  };
+  Threads threads(options_.processes, options_.stack_bytes, run_thread);
+  absl::Status started = threads.start();
+  if (!started.ok()) return started;
+  threads.join();
   sim_->set_horizon(SimTime::max());
   for (auto& fabric : fabrics) fabric.reset();
   return failed;

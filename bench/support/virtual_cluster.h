@@ -13,9 +13,13 @@
 // sleeps until a message arrives at its endpoint. So a message arrives at the virtual time at which
 // it would arrive in reality, with this exception: the time between two calls of spend() does not
 // advance the clock.
+//
+// Memory: the processes share one list of the job's processes (JobDirectory).
 #ifndef CARIAMA_BENCH_SUPPORT_VIRTUAL_CLUSTER_H_
 #define CARIAMA_BENCH_SUPPORT_VIRTUAL_CLUSTER_H_
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -23,6 +27,7 @@
 
 #include "absl/status/status.h"
 #include "dsfabric/fabric.h"
+#include "dsfabric/fabric_options.h"
 #include "dtutils/sim/sim_fabric.h"
 
 namespace cariama::testing {
@@ -34,6 +39,16 @@ namespace cariama::bench {
 struct VirtualClusterOptions {
   uint32_t processes = 2;
   SimOptions sim{};
+  // Options of all fabrics; those that the simulation needs are overwritten.
+  FabricOptions fabric{};
+  // A waiting process polls after this time at the latest: some conditions become true without a
+  // message, for example that another process has joined the job.
+  SimTime longest_sleep = std::chrono::microseconds(50);
+  // Of each simulated process, without a guard page. 0: the system's default, with one.
+  size_t stack_bytes = 0;
+  // False: the job ends after the bodies, without Fabric::finalize(), which has a real thread for
+  // each process.
+  bool finalize = true;
 };
 
 class VirtualCluster {

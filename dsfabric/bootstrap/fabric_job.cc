@@ -9,7 +9,6 @@
 #include <span>
 #include <string_view>
 #include <tuple>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -105,7 +104,8 @@ FabricJob::FabricJob(const FabricOptions& options, std::unique_ptr<Bootstrap> bo
 }
 
 absl::StatusOr<std::unique_ptr<FabricJob>> FabricJob::join(const FabricOptions& options,
-                                                           std::unique_ptr<Bootstrap> bootstrap) {
+                                                           std::unique_ptr<Bootstrap> bootstrap,
+                                                           SharedJobDirectory* shared) {
   if (options.receive_units == 0 || options.send_depth < 2 || options.receive_unit_bytes < 256 ||
       options.receive_unit_bytes % 8 != 0) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
@@ -148,11 +148,12 @@ absl::StatusOr<std::unique_ptr<FabricJob>> FabricJob::join(const FabricOptions& 
   if (absl::Status built = FunctionTable::build(); !built.ok()) return built;
   if (bootstrap->size() > 1) share_diagnostics(job_name(bootstrap->secret(), "diagnostics"));
   std::unique_ptr<FabricJob> job(new FabricJob(options, std::move(bootstrap)));
-  if (absl::Status met = job->meet_others(deadline_after(options.timeout)); !met.ok()) return met;
+  const absl::Status met = job->meet_others(shared, deadline_after(options.timeout));
+  if (!met.ok()) return met;
   return job;
 }
 
-absl::Status FabricJob::meet_others(Deadline deadline) {
+absl::Status FabricJob::meet_others(SharedJobDirectory* shared, Deadline deadline) {
   const HostBoard::Offer offer = board_.offer(threads_ + options_.helper_threads);
   const Introduction self{.program = FunctionTable::fingerprint(),
                           .threads = threads_,
@@ -168,9 +169,14 @@ absl::Status FabricJob::meet_others(Deadline deadline) {
   self.save(bytes);
   if (absl::Status put = bootstrap_->put("fabric", bytes); !put.ok()) return put;
 
-  std::unordered_map<std::string, uint32_t> hosts;  // the numbers of the hosts, by identity
   const auto introductions = bootstrap_->get_all("fabric", deadline);
   if (!introductions.ok()) return introductions.status();
+  if (shared != nullptr) directory_ = shared->get();
+  if (directory_ != nullptr) {
+    board_.forgo();
+    return absl::OkStatus();
+  }
+  auto directory = std::make_shared<JobDirectory>(size_);
   for (uint32_t rank = 0; rank < size_; ++rank) {
     Introduction other;
     try {
@@ -182,8 +188,7 @@ absl::Status FabricJob::meet_others(Deadline deadline) {
                                             " published set-up data that cannot be decoded",
                                         "start the same executable in every process"));
     }
-    const std::string label = "rank " + std::to_string(rank) + " (on " + other.host + ", pid " +
-                              std::to_string(other.pid) + ")";
+    const std::string label = JobDirectory::label(rank, other.host, other.pid);
     if (absl::Status same = FunctionTable::check(other.program, label); !same.ok()) return same;
     if (other.threads != threads_ || other.queue_pairs != options_.queue_pairs) {
       return make_error(
@@ -199,18 +204,18 @@ absl::Status FabricJob::meet_others(Deadline deadline) {
                             " ms, this process one of " + std::to_string(self.lease) + " ms",
                         "give every process the same FabricOptions::lease");
     }
-    const bool same_host = other.host_identity == self.host_identity;
-    if (same_host) {
+    if (other.host_identity == self.host_identity) {
       board_.add({.pid = other.pid,
                   .descriptor = other.board,
                   .busy_threads = other.busy_threads,
                   .cpus = other.cpus},
                  rank == rank_);
     }
-    const auto number = static_cast<uint32_t>(hosts.size());
-    processes_.push_back(
-        {label, other.host, same_host, hosts.emplace(other.host_identity, number).first->second});
+    directory->add(other.pid, other.host, other.host_identity);
   }
+  directory->complete();
+  directory_ = std::move(directory);
+  if (shared != nullptr) shared->share(directory_);
   board_.open();
   return absl::OkStatus();
 }

@@ -7,12 +7,12 @@
 #include <cstdint>
 #include <memory>
 #include <string>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dsfabric/bootstrap.h"
 #include "dsfabric/bootstrap/host_board.h"
+#include "dsfabric/bootstrap/job_directory.h"
 #include "dsfabric/bootstrap/lifecycle.h"
 #include "dsfabric/fabric_options.h"
 #include "dsfabric/ids.h"
@@ -27,25 +27,27 @@ namespace cariama::internal {
 // Immutable once join() and set_fabric() have been called, except for lifecycle().
 class FabricJob {
  public:
-  struct Process {
-    std::string label;         // "rank 3 (on node1, pid 4711)"
-    std::string host;          // host name
-    bool same_host = false;    // shm reaches it from this process
-    uint32_t host_number = 0;  // of its host, counted from 0 in the order of ranks
-  };
-
   // Checks the options, builds the function table, and exchanges set-up data with all processes.
-  // Collective. Errors: those of Fabric::create().
+  // Collective. `shared`, if given, must be that of all fabrics of this process of the operating
+  // system; these have equal options. Errors: those of Fabric::create().
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<FabricJob>> join(
-      const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap);
+      const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap,
+      SharedJobDirectory* shared = nullptr);
 
   [[nodiscard]] uint32_t rank() const { return rank_; }
   [[nodiscard]] uint32_t size() const { return size_; }
   [[nodiscard]] uint32_t threads() const { return threads_; }  // per process
   [[nodiscard]] const FabricOptions& options() const { return options_; }
   [[nodiscard]] Bootstrap& bootstrap() const { return *bootstrap_; }
-  [[nodiscard]] const Process& process(uint32_t rank) const { return processes_[rank]; }
-  [[nodiscard]] const std::string& label(uint32_t rank) const { return processes_[rank].label; }
+  // Returns "rank 3 (on node1, pid 4711)".
+  [[nodiscard]] std::string label(uint32_t rank) const { return directory_->label(rank); }
+  // Returns the host's name.
+  [[nodiscard]] const std::string& host(uint32_t rank) const { return directory_->host(rank); }
+  [[nodiscard]] uint32_t host_number(uint32_t rank) const { return directory_->host_number(rank); }
+  // Returns true if shm reaches `rank` from this process.
+  [[nodiscard]] bool same_host(uint32_t rank) const {
+    return directory_->host_number(rank) == directory_->host_number(rank_);
+  }
 
   // Returns which of the options().queue_pairs connections to another process worker `index` uses.
   // A thread that is no worker uses the first.
@@ -73,7 +75,7 @@ class FabricJob {
 
  private:
   FabricJob(const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap);
-  [[nodiscard]] absl::Status meet_others(Deadline deadline);
+  [[nodiscard]] absl::Status meet_others(SharedJobDirectory* shared, Deadline deadline);
 
   FabricOptions options_;  // queue_pairs is the effective number
   const std::unique_ptr<Bootstrap> bootstrap_;
@@ -81,7 +83,7 @@ class FabricJob {
   const uint32_t size_;
   const uint32_t threads_;
   const std::unique_ptr<std::atomic<uint32_t>[]> node_of_worker_;  // with kNumaNode, else nullptr
-  std::vector<Process> processes_;                                 // by rank; includes this process
+  std::shared_ptr<const JobDirectory> directory_;
   HostBoard board_;
   Lifecycle lifecycle_;
   Fabric* fabric_ = nullptr;

@@ -38,6 +38,9 @@ class HostBoard {
   // Maps the board, after the last add(). Without a board, which a diagnostic reports, each helper
   // runs.
   void open();
+  // In place of add() and open(), for a simulated process: it uses no board, so that it has neither
+  // a descriptor nor a mapping.
+  void forgo() { file_.reset(); }
 
   // Returns the place of the helper of this process's device number `device`, for the registration
   // cache of that device. The idle cores are the CPUs of all processes of this host, within the

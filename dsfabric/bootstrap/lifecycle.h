@@ -28,7 +28,7 @@ class Lifecycle {
   // Returns true in a child of fork(): the fabric belongs to its parent.
   [[nodiscard]] bool is_inherited() const { return inherited_.load(std::memory_order_acquire); }
   [[nodiscard]] bool is_finalizing() const { return finalizing_.load(std::memory_order_seq_cst); }
-  [[nodiscard]] bool is_closed() const { return closed_.load(std::memory_order_acquire); }
+  [[nodiscard]] bool is_closed() const { return closed_.load(std::memory_order_seq_cst); }
   [[nodiscard]] bool is_stopping() const { return stopping_.load(std::memory_order_seq_cst); }
   // Returns the reason why no call is accepted. Requires: is_closed().
   [[nodiscard]] absl::Status closed_error() const;

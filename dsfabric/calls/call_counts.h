@@ -5,27 +5,31 @@
 
 #include <atomic>
 #include <cstdint>
-#include <vector>
+
+#include "dsfabric/per_peer.h"
 
 namespace cariama::internal {
 
-// Thread-safe. Takes 64 bytes for each process of the job.
+// Thread-safe. Takes 64 bytes for each process with which this process has exchanged calls, and the
+// terms of PerPeer.
 class CallCounts {
  public:
   explicit CallCounts(uint32_t size) : counts_(size) {}
 
   // Counts a call to `rank` as begun. Called before the call can run anywhere. So, summed over all
   // processes, ended never exceeds begun.
-  void begin(uint32_t rank) { counts_[rank].begun.fetch_add(1, std::memory_order_seq_cst); }
+  void begin(uint32_t rank) { counts_.get(rank).begun.fetch_add(1, std::memory_order_seq_cst); }
   // Counts a call as ended. Called when a call from `rank` has ended here and every call that it
   // caused was begun, or when a call to `rank` could not be sent.
-  void end(uint32_t rank) { counts_[rank].ended.fetch_add(1, std::memory_order_seq_cst); }
+  void end(uint32_t rank) { counts_.get(rank).ended.fetch_add(1, std::memory_order_seq_cst); }
 
   [[nodiscard]] uint64_t begun(uint32_t rank) const {
-    return counts_[rank].begun.load(std::memory_order_seq_cst);
+    const Count* const count = counts_.find(rank);
+    return count == nullptr ? 0 : count->begun.load(std::memory_order_seq_cst);
   }
   [[nodiscard]] uint64_t ended(uint32_t rank) const {
-    return counts_[rank].ended.load(std::memory_order_seq_cst);
+    const Count* const count = counts_.find(rank);
+    return count == nullptr ? 0 : count->ended.load(std::memory_order_seq_cst);
   }
 
  private:
@@ -35,7 +39,7 @@ class CallCounts {
     std::atomic<uint64_t> begun{0};
     std::atomic<uint64_t> ended{0};
   };
-  std::vector<Count> counts_;
+  PerPeer<Count> counts_;
 };
 
 }  // namespace cariama::internal

@@ -4,6 +4,6 @@
 
 namespace cariama::internal {
 
-ControlTraffic::ControlTraffic(Fabric& fabric) : begun_(fabric.size()), ended_(fabric.size()) {}
+ControlTraffic::ControlTraffic(Fabric& fabric) : counts_(fabric.size()) {}
 
 }  // namespace cariama::internal

@@ -6,7 +6,8 @@
 
 #include <atomic>
 #include <cstdint>
-#include <vector>
+
+#include "dsfabric/per_peer.h"
 
 namespace cariama {
 class Fabric;
@@ -29,25 +30,31 @@ class ControlTraffic {
   // not accepted counts as ended.
   template <typename Send>
   bool sending(uint32_t rank, Send&& send) {
-    ended_[rank].fetch_add(1, std::memory_order_seq_cst);
+    Count& count = counts_.get(rank);
+    count.ended.fetch_add(1, std::memory_order_seq_cst);
     const bool accepted = send();
-    begun_[rank].fetch_add(1, std::memory_order_seq_cst);
-    if (accepted) ended_[rank].fetch_sub(1, std::memory_order_seq_cst);
+    count.begun.fetch_add(1, std::memory_order_seq_cst);
+    if (accepted) count.ended.fetch_sub(1, std::memory_order_seq_cst);
     return accepted;
   }
   // Called by the running control call: counts it as ended.
-  void arrived(uint32_t rank) { ended_[rank].fetch_add(1, std::memory_order_seq_cst); }
+  void arrived(uint32_t rank) { counts_.get(rank).ended.fetch_add(1, std::memory_order_seq_cst); }
 
   [[nodiscard]] uint64_t begun_to(uint32_t rank) const {
-    return begun_[rank].load(std::memory_order_seq_cst);
+    const Count* const count = counts_.find(rank);
+    return count == nullptr ? 0 : count->begun.load(std::memory_order_seq_cst);
   }
   [[nodiscard]] uint64_t ended_from(uint32_t rank) const {
-    return ended_[rank].load(std::memory_order_seq_cst);
+    const Count* const count = counts_.find(rank);
+    return count == nullptr ? 0 : count->ended.load(std::memory_order_seq_cst);
   }
 
  private:
-  std::vector<std::atomic<uint64_t>> begun_;
-  std::vector<std::atomic<uint64_t>> ended_;
+  struct Count {
+    std::atomic<uint64_t> begun{0};
+    std::atomic<uint64_t> ended{0};
+  };
+  PerPeer<Count> counts_;
 };
 
 }  // namespace cariama::internal

@@ -159,10 +159,8 @@ AnswerSlots* Replies::slots_of(uint32_t rank) {
 template <typename Function>
 void Replies::for_slots(Function&& function) {
   if (!pending_.any_in_slots()) return;
-  for (uint32_t rank = 0; rank < job_.size(); ++rank) {
-    Connection* const connection = peers_.connected(rank);
-    if (connection != nullptr) function(rank, connection->answers());
-  }
+  peers_.for_each_connected(
+      [&](uint32_t rank, Connection& connection) { function(rank, connection.answers()); });
 }
 
 size_t Replies::take_results(PollerId poller) {

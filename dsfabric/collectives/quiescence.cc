@@ -60,18 +60,22 @@ Wave count(Fabric& fabric) {
   const internal::CallCounts& counts = internal::counts_of(fabric);
   const internal::CallSources& sources = internal::sources_of(fabric);
   const auto& control = internal::attachment_of<internal::ControlTraffic>(fabric);
-  std::vector<uint32_t> alive;
-  std::vector<uint32_t> dead;
+  std::vector<uint32_t> dead;  // ascending
   for (uint32_t rank = 0; rank < fabric.size(); ++rank) {
-    (rank == fabric.rank() || fabric.peer_status(rank).ok() ? alive : dead).push_back(rank);
+    if (rank != fabric.rank() && !fabric.peer_status(rank).ok()) dead.push_back(rank);
   }
+  const auto for_each_living = [&](const auto& function) {
+    for (uint32_t rank = 0; rank < fabric.size(); ++rank) {
+      if (!std::binary_search(dead.begin(), dead.end(), rank)) function(rank);
+    }
+  };
   internal::WorkCounts sum;
-  for (const uint32_t rank : alive) sum.add_calls(rank, counts, sources, &control);
+  for_each_living([&](uint32_t rank) { sum.add_calls(rank, counts, sources, &control); });
   counters_of(fabric).for_each([&](const WorkCounter& counter) {
-    for (const uint32_t rank : alive) {
+    for_each_living([&](uint32_t rank) {
       sum.begun += counter.begun(rank);
       sum.ended += counter.ended(rank);
-    }
+    });
   });
   const uint64_t dead_set = internal::number_of(dead);
   return {sum.begun, sum.ended, dead_set, dead_set};

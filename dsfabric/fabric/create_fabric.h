@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "dsfabric/bootstrap.h"
+#include "dsfabric/bootstrap/job_directory.h"
 #include "dsfabric/export.h"
 #include "dsfabric/fabric.h"
 #include "dsfabric/fabric_options.h"
@@ -14,10 +15,11 @@
 
 namespace cariama::internal {
 
-// As Fabric::create(). `broker_of` is called once.
+// As Fabric::create(). `broker_of` is called once. `directory`: see FabricJob::join(). Must outlive
+// the call.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<std::unique_ptr<Fabric>> create_fabric(
     const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap,
-    const BrokerMaker& broker_of);
+    const BrokerMaker& broker_of, SharedJobDirectory* directory = nullptr);
 
 }  // namespace cariama::internal
 

@@ -40,8 +40,8 @@ ThreadContext::~ThreadContext() {
 
 absl::StatusOr<std::unique_ptr<Fabric>> internal::create_fabric(
     const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap,
-    const BrokerMaker& broker_of) {
-  auto core = FabricCore::create(options, std::move(bootstrap));
+    const BrokerMaker& broker_of, SharedJobDirectory* directory) {
+  auto core = FabricCore::create(options, std::move(bootstrap), directory);
   if (!core.ok()) return core.status();
   auto fabric = FabricAccess::fabric_of(*std::move(core));
   if (absl::Status started = core_of(*fabric).start(fabric.get(), broker_of); !started.ok()) {
@@ -71,7 +71,7 @@ Fabric::~Fabric() {
 Rank Fabric::rank() const { return core_->job().rank(); }
 uint32_t Fabric::size() const { return core_->job().size(); }
 uint32_t Fabric::threads() const { return core_->job().threads(); }
-const std::string& Fabric::label(Rank rank) const { return core_->job().label(rank); }
+std::string Fabric::label(Rank rank) const { return core_->job().label(rank); }
 
 absl::StatusOr<std::unique_ptr<ThreadContext>> Fabric::init_thread(ThreadIndex index,
                                                                    CallConsumer consumer) {

@@ -44,9 +44,10 @@ FabricCore::FabricCore(std::unique_ptr<FabricJob> job)
       dispatch_(*job_, ports_, workers_, counts_, replies_, pulls_, rejected_),
       shutdown_(*job_, peers_, counts_, sources_) {}
 
-absl::StatusOr<std::unique_ptr<FabricCore>> FabricCore::create(
-    const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap) {
-  auto job = FabricJob::join(options, std::move(bootstrap));
+absl::StatusOr<std::unique_ptr<FabricCore>> FabricCore::create(const FabricOptions& options,
+                                                               std::unique_ptr<Bootstrap> bootstrap,
+                                                               SharedJobDirectory* directory) {
+  auto job = FabricJob::join(options, std::move(bootstrap), directory);
   if (!job.ok()) return job.status();
   trace_instant("dsfabric", "join job");
   // Before the first thread is started.
@@ -98,6 +99,7 @@ FabricCore::~FabricCore() {
   stop_threads();
   sources_.disconnect();
   for (uint32_t rank = 0; rank < job_->size(); ++rank) {
+    if (!replies_.awaits(rank)) continue;
     replies_.fail(rank,
                   make_error(absl::StatusCode::kUnavailable, ErrorScope::kProcess,
                              "the fabric was closed before " + job_->label(rank) + " answered"));
@@ -158,6 +160,7 @@ FabricStatistics FabricCore::statistics() const {
   FabricStatistics sum;
   ports_.add_to(sum);
   sender_.add_to(sum);
+  sum.peer_records = peers_.records();
   sum.calls_run = dispatch_.calls_run();
   sum.calls_rejected = rejected_.count();
   return sum;
@@ -177,6 +180,7 @@ CounterSet::Values FabricCore::counters() {
           {"receives", now.receives},
           {"rounds", now.rounds},
           {"connections", now.connections, true},
+          {"peer_records", now.peer_records, true},
           {"registered_bytes", memory.bytes, true},
           {"registered_bytes_in_use", memory.bytes_in_use, true}};
 }

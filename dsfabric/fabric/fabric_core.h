@@ -69,7 +69,8 @@ class FabricCore final : private PortListener, private PeerListener, private Cal
  public:
   // Joins the job: exchanges set-up data with the other processes. Collective.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<FabricCore>> create(
-      const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap);
+      const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap,
+      SharedJobDirectory* directory);
   ~FabricCore();
 
   // Starts the threads and the broker. From now on peers can connect and call.

@@ -17,11 +17,11 @@ constexpr std::chrono::seconds kComparison{1};
 
 void name_in_trace(const FabricJob& job) {
   name_trace_process(job.label(job.rank()));
-  set_trace_host(job.process(job.rank()).host_number);
+  set_trace_host(job.host_number(job.rank()));
 }
 
 void align_trace(const FabricJob& job) {
-  if (!trace_enabled() || job.process(0).same_host) return;
+  if (!trace_enabled() || job.same_host(0)) return;
   const auto compared = compare_trace_clock(job.fabric(), 0, deadline_after(kComparison));
   if (compared.ok()) add_trace_clock(*compared);
 }

@@ -127,14 +127,14 @@ const Core& core_for(const std::vector<Core>& cores, uint32_t local_rank, uint32
 }
 
 const std::string& host_of(Fabric& fabric, Rank rank) {
-  return internal::job_of(fabric).process(rank).host;
+  return internal::job_of(fabric).host(rank);
 }
 
 uint32_t local_rank(const Fabric& fabric) {
   const internal::FabricJob& job = internal::job_of(const_cast<Fabric&>(fabric));
   uint32_t before = 0;
   for (uint32_t rank = 0; rank < fabric.rank(); ++rank) {
-    before += job.process(rank).host == job.process(fabric.rank()).host;
+    before += job.same_host(rank) || job.host(rank) == job.host(fabric.rank());
   }
   return before;
 }

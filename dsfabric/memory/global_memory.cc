@@ -13,6 +13,7 @@
 #include "dsfabric/memory/remote_heap.h"
 #include "dsfabric/peers/connect_deadline.h"
 #include "dsfabric/peers/ports.h"
+#include "dsfabric/per_peer.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/shared_copy.h"
@@ -67,7 +68,10 @@ struct GlobalMemory::Lane {
 
 struct GlobalMemory::Pool {
   using Operation = GlobalTransfer::Operation;
-  std::vector<std::optional<Lane>> lanes;  // by rank
+  explicit Pool(uint32_t processes) : lanes(std::make_unique<Lanes>(processes)) {}
+
+  using Lanes = internal::PerPeer<Lane>;
+  std::unique_ptr<Lanes> lanes;
   // The operations that have been allocated; `free` lists those that are not in use.
   std::deque<Operation> operations;
   std::vector<RDMAMemory> blocks;
@@ -143,8 +147,7 @@ void GlobalTransfer::drop() {
 // ---- Resources ----------------------------------------------------------------------------------
 
 GlobalMemory::GlobalMemory(Fabric& fabric, const GlobalMemoryOptions& options)
-    : fabric_(fabric), options_(options), pool_(std::make_unique<Pool>()) {
-  pool_->lanes.resize(fabric.size());
+    : fabric_(fabric), options_(options), pool_(std::make_unique<Pool>(fabric.size())) {
   by_owner_ = options.atomics == AtomicsBy::kOwner;
   if (options.atomics != AtomicsBy::kAutomatic) return;
   for (uint32_t rank = 0; rank < fabric.size(); ++rank) {
@@ -174,7 +177,7 @@ GlobalMemory::~GlobalMemory() {
       static_cast<void>(fabric_.memory().free(std::move(operation.piece)));
     }
   }
-  pool_->lanes.clear();
+  pool_->lanes.reset();
   for (RDMAMemory& block : pool_->blocks) {
     static_cast<void>(fabric_.memory().free(std::move(block)));
   }
@@ -183,18 +186,17 @@ GlobalMemory::~GlobalMemory() {
 absl::StatusOr<GlobalMemory::Lane*> GlobalMemory::lane(Rank rank) {
   const internal::Lifecycle& lifecycle = internal::job_of(fabric_).lifecycle();
   if (lifecycle.is_closed()) return lifecycle.closed_error();
-  std::optional<Lane>& lane = pool_->lanes[rank];
-  if (!lane.has_value()) {
+  Lane* lane = pool_->lanes->find(rank);
+  if (lane == nullptr) {
     const ThreadContext* const context = fabric_.this_thread();
     auto queue = fabric_.connection(rank, context == nullptr ? ThreadIndex(0) : context->index());
     if (!queue.ok()) return queue.status();
     auto transmitter = Transmitter::create(**queue);
     if (!transmitter.ok()) return transmitter.status();
-    // Code that ran while connection() waited may have made the lane, and uses it.
-    if (lane.has_value()) return &*lane;
-    lane.emplace(Lane{*std::move(transmitter), fabric_.domain(rank)});
+    // If code that ran while connection() waited has made the lane, get() returns that one.
+    lane = &pool_->lanes->get(rank, Lane{*std::move(transmitter), fabric_.domain(rank)});
   }
-  return &*lane;
+  return lane;
 }
 
 absl::StatusOr<std::byte*> GlobalMemory::mapped(const GlobalAddress& place, size_t bytes) {

@@ -3,11 +3,13 @@
 #define CARIAMA_DSFABRIC_MEMORY_REMOTE_HEAP_H_
 
 #include <array>
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 
 #include "absl/status/statusor.h"
 #include "dsfabric/remote_memory.h"
@@ -37,17 +39,31 @@ class RemoteHeap {
   [[nodiscard]] bool contains(uint64_t address, size_t bytes) const;
   [[nodiscard]] size_t allocations() const;
 
+  // See RemoteMemory. Names of different processes differ by their upper halves.
+  [[nodiscard]] uint64_t new_name() {
+    return uint64_t{fabric_rank_} << 32 | next_name_.fetch_add(1, std::memory_order_relaxed);
+  }
+  // Names the allocation that begins at `address`, if there is one, until it is freed.
+  void publish(uint64_t address, uint64_t name);
+  [[nodiscard]] absl::StatusOr<GlobalAddress> find(uint64_t name) const;
+
  private:
   struct Piece {
     RDMAMemory memory;
     GeneralAllocator* allocator;
+    std::optional<uint64_t> name{};
   };
 
+  [[nodiscard]] GlobalAddress address_of(const RDMAMemory& memory) const;
+
   Fabric& fabric_;
+  const uint32_t fabric_rank_;
   std::array<const ProtectionDomain*, 2> domains_{};  // by key_slot()
   mutable std::mutex mutex_;
   std::map<int, std::unique_ptr<GeneralAllocator>> allocators_;  // by node
   std::map<uint64_t, Piece> pieces_;                             // by address
+  std::map<uint64_t, uint64_t> addresses_;                       // of named pieces, by name
+  std::atomic<uint32_t> next_name_{0};
 };
 
 }  // namespace cariama::internal

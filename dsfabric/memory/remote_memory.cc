@@ -45,7 +45,7 @@ Allocation answer(const absl::StatusOr<GlobalAddress>& address) {
 
 }  // namespace
 
-RemoteHeap::RemoteHeap(Fabric& fabric) : fabric_(fabric) {
+RemoteHeap::RemoteHeap(Fabric& fabric) : fabric_(fabric), fabric_rank_(fabric.rank()) {
   for (uint32_t rank = 0; rank < fabric.size(); ++rank) {
     const Device* const device = ports_of(fabric).device(rank);
     if (device != nullptr) domains_[key_slot(*device)] = ports_of(fabric).domain(rank);
@@ -69,15 +69,38 @@ absl::StatusOr<GlobalAddress> RemoteHeap::allocate(size_t bytes, int numa_node) 
   auto memory = allocator->allocate(bytes);
   if (!memory.ok()) return memory.status();
   std::memset(memory->get_buffer(), 0, memory->size());
-  GlobalAddress address;
-  address.address = reinterpret_cast<uint64_t>(memory->get_buffer());
-  address.rank = fabric_.rank();
-  for (size_t slot = 0; slot < domains_.size(); ++slot) {
-    if (domains_[slot] != nullptr) address.keys[slot] = memory->locator(domains_[slot]).key;
-  }
+  const GlobalAddress address = address_of(*memory);
   const std::lock_guard lock(mutex_);
   pieces_.emplace(address.address, Piece{*std::move(memory), allocator});
   return address;
+}
+
+GlobalAddress RemoteHeap::address_of(const RDMAMemory& memory) const {
+  GlobalAddress address;
+  address.address = reinterpret_cast<uint64_t>(memory.get_buffer());
+  address.rank = fabric_rank_;
+  for (size_t slot = 0; slot < domains_.size(); ++slot) {
+    if (domains_[slot] != nullptr) address.keys[slot] = memory.locator(domains_[slot]).key;
+  }
+  return address;
+}
+
+void RemoteHeap::publish(uint64_t address, uint64_t name) {
+  const std::lock_guard lock(mutex_);
+  const auto at = pieces_.find(address);
+  if (at == pieces_.end()) return;
+  at->second.name = name;
+  addresses_[name] = address;
+}
+
+absl::StatusOr<GlobalAddress> RemoteHeap::find(uint64_t name) const {
+  const std::lock_guard lock(mutex_);
+  const auto at = addresses_.find(name);
+  if (at == addresses_.end()) {
+    return make_error(absl::StatusCode::kNotFound, ErrorScope::kOperation,
+                      "there is no memory of this name");
+  }
+  return address_of(pieces_.at(at->second).memory);
 }
 
 bool RemoteHeap::free(uint64_t address) {
@@ -87,6 +110,7 @@ bool RemoteHeap::free(uint64_t address) {
     const auto at = pieces_.find(address);
     if (at == pieces_.end()) return false;
     piece = std::move(at->second);
+    if (piece.name.has_value()) addresses_.erase(*piece.name);
     pieces_.erase(at);
   }
   return piece.allocator->free(std::move(piece.memory)).ok();
@@ -110,6 +134,21 @@ size_t RemoteHeap::allocations() const {
 
 namespace {
 
+// Returns the address that process `rank` has answered.
+absl::StatusOr<GlobalAddress> address_from(const Fabric& fabric, Rank rank,
+                                           const absl::StatusOr<internal::Allocation>& allocation) {
+  if (!allocation.ok()) return allocation.status();
+  if (allocation->code != 0) {
+    return make_error(static_cast<absl::StatusCode>(allocation->code), ErrorScope::kOperation,
+                      fabric.label(rank) + ": " + allocation->text);
+  }
+  GlobalAddress address;
+  address.address = allocation->place[0];
+  address.keys = {RemoteKey{allocation->place[1]}, RemoteKey{allocation->place[2]}};
+  address.rank = rank;
+  return address;
+}
+
 // Runs `call` in the owner's service; `call` returns an Allocation.
 template <typename Call, typename... Args>
 absl::StatusOr<GlobalAddress> ask_for(Fabric& fabric, Rank rank, Deadline deadline, Call call,
@@ -122,17 +161,7 @@ absl::StatusOr<GlobalAddress> ask_for(Fabric& fabric, Rank rank, Deadline deadli
     }));
   };
   auto question = internal::ask<internal::Allocation>(fabric, rank, deadline, late, call, args...);
-  auto allocation = question.wait(deadline);
-  if (!allocation.ok()) return allocation.status();
-  if (allocation->code != 0) {
-    return make_error(static_cast<absl::StatusCode>(allocation->code), ErrorScope::kOperation,
-                      fabric.label(rank) + ": " + allocation->text);
-  }
-  GlobalAddress address;
-  address.address = allocation->place[0];
-  address.keys = {RemoteKey{allocation->place[1]}, RemoteKey{allocation->place[2]}};
-  address.rank = rank;
-  return address;
+  return address_from(fabric, rank, question.wait(deadline));
 }
 
 }  // namespace
@@ -182,6 +211,33 @@ absl::StatusOr<RemoteMemory> RemoteMemory::allocate_near(Fabric& fabric, ThreadI
       uint64_t{bytes}, fabric.index_of(thread));
   if (!address.ok()) return address.status();
   return RemoteMemory(fabric, *address, bytes);
+}
+
+uint64_t RemoteMemory::new_name(Fabric& fabric) { return internal::heap_of(fabric).new_name(); }
+
+void RemoteMemory::publish(uint64_t name) const {
+  internal::heap_of(*fabric_).publish(address_.address, name);
+}
+
+absl::StatusOr<GlobalAddress> RemoteMemory::find(Fabric& fabric, Rank rank, uint64_t name,
+                                                 Deadline deadline) {
+  if (rank == fabric.rank()) return internal::heap_of(fabric).find(name);
+  auto question = internal::ask<internal::Allocation>(
+      fabric, rank, deadline, nullptr,
+      [](uint64_t name) {
+        return internal::answer(internal::heap_of(*running_fabric()).find(name));
+      },
+      name);
+  // Runs no calls, which may use the objects for which the caller needs the address.
+  const auto answered = [&] { return question.answered(); };
+  const bool in_time = fabric.options().service_threads != 0
+                           ? wait_until(answered, deadline)
+                           : fabric.wait_polling(answered, deadline);
+  if (!in_time) {
+    return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+                      fabric.label(rank) + " did not answer in time");
+  }
+  return address_from(fabric, rank, question.wait(Deadline::min()));
 }
 
 void RemoteMemory::free() {

@@ -87,12 +87,7 @@ PeerAction PeerTable::Peer::apply(PeerEvent event) {
 }
 
 PeerTable::PeerTable(const FabricJob& job, Ports& ports, PeerListener& listener)
-    : job_(job), ports_(ports), listener_(listener) {
-  for (uint32_t rank = 0; rank < job.size(); ++rank) {
-    peers_.push_back(std::make_unique<Peer>());
-    peers_.back()->rank = rank;
-  }
-}
+    : job_(job), ports_(ports), listener_(listener), peers_(job.size()) {}
 
 absl::Status PeerTable::start_answering(const BrokerMaker& broker_of) {
   auto broker = broker_of(job_.bootstrap(), [this](int rank, std::string_view request) {
@@ -105,23 +100,24 @@ absl::Status PeerTable::start_answering(const BrokerMaker& broker_of) {
 
 void PeerTable::stop_answering() {
   if (broker_ != nullptr) broker_->stop();
-  for (auto& peer : peers_) peer->changed.ring();  // see wait_connected()
+  // See wait_connected(). A thread whose record this loop does not see, sees the closed fabric.
+  peers_.for_each([](uint32_t, Peer& peer) { peer.changed.ring(); });
 }
 
 void PeerTable::disconnect() {
   broker_.reset();
-  for (auto& peer : peers_) {
-    peer->connections.clear();
-    peer->abandoned.clear();
-  }
+  peers_.for_each([](uint32_t, Peer& peer) {
+    peer.connections.clear();
+    peer.abandoned.clear();
+  });
 }
 
 absl::Status PeerTable::status(uint32_t rank) const {
   if (rank >= peers_.size()) return no_such_rank(rank, job_.size());
-  const Peer& peer = *peers_[rank];
-  if (peer.state() != PeerState::kFailed) return absl::OkStatus();
-  const std::lock_guard lock(peer.mutex);
-  return peer.failure;
+  const Peer* const peer = peers_.find(rank);
+  if (peer == nullptr || peer->state() != PeerState::kFailed) return absl::OkStatus();
+  const std::lock_guard lock(peer->mutex);
+  return peer->failure;
 }
 
 // ---- Queue pairs --------------------------------------------------------------------------------
@@ -184,7 +180,7 @@ absl::StatusOr<Connection*> PeerTable::connect(uint32_t rank, uint32_t index) {
                           std::to_string(job_.size()));
   }
   if (job_.lifecycle().is_closed()) return job_.lifecycle().closed_error();
-  Peer& peer = *peers_[rank];
+  Peer& peer = this->peer(rank);
   if (absl::Status connected = connect(peer); !connected.ok()) return connected;
   return peer.connections[job_.queue_pair_of(index)].get();
 }
@@ -391,7 +387,7 @@ absl::StatusOr<std::string> PeerTable::answer_request(int from, std::string_view
   }
   const absl::StatusOr<ConnectRequest> request = decode_connect_request(bytes, job_.label(rank));
   if (!request.ok()) return request.status();
-  Peer& peer = *peers_[rank];
+  Peer& peer = this->peer(rank);
   switch (request->kind) {
     case Request::kOffer:
       return answer_offer(peer, *request);

@@ -37,7 +37,7 @@ absl::Status end_of(const std::string& label, const std::string& how) {
 
 void PeerTable::fail(uint32_t rank, const absl::Status& reason) {
   if (job_.lifecycle().is_closed()) return;
-  Peer& peer = *peers_[rank];
+  Peer& peer = this->peer(rank);
   {
     const std::lock_guard lock(peer.mutex);
     if (peer.apply(PeerEvent::kFailure) != PeerAction::kSpreadFailure) return;
@@ -60,11 +60,12 @@ void PeerTable::fail(uint32_t rank, const absl::Status& reason) {
   // send_death_notices() accesses them in the opposite order (it runs after its peer's state became
   // kConnected). So a process that connects meanwhile gets the notice from this loop or from
   // send_death_notices().
-  for (const auto& other : peers_) {
-    if (other->current.load(std::memory_order_seq_cst) == PeerState::kConnected) {
-      send_death_notice(rank, other->rank);
+  // A record that this loop does not see counts as its initial state (per_peer.h).
+  peers_.for_each([&](uint32_t to, const Peer& other) {
+    if (other.current.load(std::memory_order_seq_cst) == PeerState::kConnected) {
+      send_death_notice(rank, to);
     }
-  }
+  });
 }
 
 void PeerTable::exit_because_of(const Peer& peer) {
@@ -87,8 +88,9 @@ void PeerTable::handle_ended() {
     const auto rank = static_cast<uint32_t>(ended.rank);
     if (rank >= job_.size() || rank == job_.rank()) continue;
     {
-      const std::lock_guard lock(peers_[rank]->mutex);
-      peers_[rank]->reported_end = ended.how;
+      Peer& peer = this->peer(rank);
+      const std::lock_guard lock(peer.mutex);
+      peer.reported_end = ended.how;
     }
     fail(rank, end_of(job_.label(rank), ended.how));
   }
@@ -116,11 +118,11 @@ std::optional<std::string> PeerTable::reported_end(const Peer& peer) {
 // the same processes. So each process sends one notice to each process that it is connected to,
 // including processes that connect later.
 void PeerTable::send_death_notices(uint32_t to) {
-  for (const auto& peer : peers_) {
-    if (peer->current.load(std::memory_order_seq_cst) == PeerState::kFailed) {
-      send_death_notice(peer->rank, to);
+  peers_.for_each([&](uint32_t dead, const Peer& peer) {
+    if (peer.current.load(std::memory_order_seq_cst) == PeerState::kFailed) {
+      send_death_notice(dead, to);
     }
-  }
+  });
 }
 
 void PeerTable::send_death_notice(uint32_t dead, uint32_t to) {
@@ -129,15 +131,15 @@ void PeerTable::send_death_notice(uint32_t dead, uint32_t to) {
 
 void PeerTable::receive_death_notice(uint32_t dead, uint32_t from) {
   if (dead >= job_.size() || dead == job_.rank() || dead == from) return;
-  const Peer& peer = *peers_[dead];
-  if (peer.state() != PeerState::kConnected) {
+  const Peer* const peer = peers_.find(dead);
+  if (peer == nullptr || peer->state() != PeerState::kConnected) {
     return fail(dead,
                 make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
                            job_.label(dead) + " has failed, as reported by " + job_.label(from),
                            kLookAtOutput));
   }
   // This process checks for itself: perhaps only the link between `dead` and `from` has failed.
-  for (const auto& connection : peer.connections) connection->probe();
+  for (const auto& connection : peer->connections) connection->probe();
 }
 
 }  // namespace cariama::internal

@@ -3,6 +3,9 @@
 //
 //   peer_connect.cc  connecting: offers, answers, confirmations
 //   peer_failure.cc  failing: the store's reports, death notices, the exit of this process
+//
+// Memory: a record of 0.3 KB for each process that this process has used or considers failed, and
+// the terms of PerPeer; its connections (connection.h).
 #ifndef CARIAMA_DSFABRIC_PEERS_PEER_TABLE_H_
 #define CARIAMA_DSFABRIC_PEERS_PEER_TABLE_H_
 
@@ -23,6 +26,7 @@
 #include "dsfabric/peers/connection.h"
 #include "dsfabric/peers/peer_state.h"
 #include "dsfabric/peers/ports.h"
+#include "dsfabric/per_peer.h"
 #include "dtutils/wait.h"
 
 namespace cariama::internal {
@@ -68,19 +72,33 @@ class PeerTable {
   // Returns the connection that worker `index` uses to `rank`, and makes it if necessary. Blocks
   // while it connects. Errors: UNAVAILABLE, INVALID_ARGUMENT (no such rank, or this process).
   [[nodiscard]] absl::StatusOr<Connection*> connection(uint32_t rank, uint32_t index) {
-    if (rank < peers_.size() && peers_[rank]->state() == PeerState::kConnected) [[likely]] {
-      return peers_[rank]->connections[job_.queue_pair_of(index)].get();
+    if (rank < peers_.size()) [[likely]] {
+      const Peer* const peer = peers_.find(rank);
+      if (peer != nullptr && peer->state() == PeerState::kConnected) [[likely]] {
+        return peer->connections[job_.queue_pair_of(index)].get();
+      }
     }
     return connect(rank, index);
   }
   // Returns the first connection to `rank`, or nullptr if it is not connected.
   [[nodiscard]] Connection* connected(uint32_t rank) const {
-    return peers_[rank]->state() == PeerState::kConnected ? peers_[rank]->connections.front().get()
-                                                          : nullptr;
+    const Peer* const peer = peers_.find(rank);
+    const bool connected = peer != nullptr && peer->state() == PeerState::kConnected;
+    return connected ? peer->connections.front().get() : nullptr;
+  }
+  // Calls `function(rank, connection)` for the first connection to each connected process.
+  template <typename Function>
+  void for_each_connected(Function&& function) const {
+    peers_.for_each([&](uint32_t rank, const Peer& peer) {
+      if (peer.state() == PeerState::kConnected) function(rank, *peer.connections.front());
+    });
   }
   [[nodiscard]] bool is_failed(uint32_t rank) const {
-    return peers_[rank]->state() == PeerState::kFailed;
+    const Peer* const peer = peers_.find(rank);
+    return peer != nullptr && peer->state() == PeerState::kFailed;
   }
+  // Returns the number of processes of which this object has a record.
+  [[nodiscard]] uint32_t records() const { return peers_.count(); }
   // Returns OK, or the reason why `rank` is considered failed. OUT_OF_RANGE: no such rank.
   [[nodiscard]] absl::Status status(uint32_t rank) const;
 
@@ -97,13 +115,14 @@ class PeerTable {
   using Connections = std::vector<std::unique_ptr<Connection>>;
 
   struct Peer {
+    explicit Peer(uint32_t rank) : rank(rank) {}
     [[nodiscard]] PeerState state() const { return current.load(std::memory_order_acquire); }
     // Makes the transition for `event`, and wakes the threads that wait for a change of the state.
     // Only this function changes the state. Requires: the caller holds `mutex`, and carries out the
     // returned action.
     PeerAction apply(PeerEvent event);
 
-    uint32_t rank = 0;
+    const uint32_t rank;
     mutable std::mutex mutex;
     Doorbell changed;          // rung when the state changes
     absl::Status failure;      // guarded by mutex; set once, in the transition to kFailed
@@ -120,6 +139,9 @@ class PeerTable {
   };
 
   class OfferScope;
+
+  // Creates the record of the peer on first use.
+  [[nodiscard]] Peer& peer(uint32_t rank) { return peers_.get(rank, rank); }
 
   // Connecting.
   [[nodiscard]] absl::StatusOr<Connection*> connect(uint32_t rank, uint32_t index);
@@ -158,7 +180,7 @@ class PeerTable {
   const FabricJob& job_;
   Ports& ports_;
   PeerListener& listener_;
-  std::vector<std::unique_ptr<Peer>> peers_;  // by rank; the entry of this process is not used
+  PerPeer<Peer> peers_;  // a process without a record is unconnected
   std::unique_ptr<Broker> broker_;
 };
 

@@ -93,11 +93,7 @@ class Ports::PortSleeper final : public Sleeper {
 };
 
 Ports::Ports(const FabricJob& job, FabricMemory& memory, PortListener& listener)
-    : job_(job),
-      memory_(memory),
-      listener_(listener),
-      by_rank_(job.size()),
-      deferred_(job.options().deferred_bytes) {}
+    : job_(job), memory_(memory), listener_(listener), deferred_(job.options().deferred_bytes) {}
 
 absl::Status Ports::open() {
   const std::shared_ptr<Device>& wanted_device = job_.options().device;
@@ -106,7 +102,7 @@ absl::Status Ports::open() {
   std::array<Port*, 2> ports{};  // to processes on other hosts, to processes of this host
   for (uint32_t rank = 0; rank < job_.size(); ++rank) {
     if (rank == job_.rank()) continue;
-    const bool near = job_.process(rank).same_host;
+    const bool near = job_.same_host(rank);
     if (one_for_all && wanted_device == nullptr && !near && std::string_view(forced) == "shm") {
       return no_common_device(job_.label(rank), "CARIAMA_TRANSPORT is shm");
     }
@@ -127,7 +123,7 @@ absl::Status Ports::open() {
       if (!added.ok()) return added.status();
       port = *added;
     }
-    by_rank_[rank] = port;
+    by_place_[near] = port;
   }
   for (const auto& port : ports_) domains_.push_back(port->domain);
   if (!domains_.empty()) return absl::OkStatus();
@@ -177,7 +173,7 @@ absl::StatusOr<Ports::Port*> Ports::add_port(std::shared_ptr<Device> device) {
 absl::StatusOr<std::unique_ptr<Connection>> Ports::make_connection(uint32_t rank) {
   auto anywhere = memory_.allocator(kAnyNode);
   if (!anywhere.ok()) return anywhere.status();
-  const Port& port = *by_rank_[rank];
+  const Port& port = port_to(rank);
   const FabricOptions& options = job_.options();
   return Connection::create(rank, *port.domain, port.receives, port.channel, *std::move(anywhere),
                             memory_.general(), options.receive_units, options.receive_unit_bytes,
@@ -186,7 +182,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Ports::make_connection(uint32_t rank
 }
 
 void Ports::add(Connection& connection) {
-  Port& port = *by_rank_[connection.rank()];
+  Port& port = port_to(connection.rank());
   const std::lock_guard lock(port.mutex);
   port.connections.push_back(&connection);
 }
@@ -389,7 +385,7 @@ void Ports::finish(ArrivedMessage* unit) {
   Connection& connection = *unit->connection;
   if (connection.finish(unit)) [[likely]]
     return;
-  Port& port = *by_rank_[connection.rank()];
+  Port& port = port_to(connection.rank());
   port.owes_credits.store(true, std::memory_order_seq_cst);
   port.channel->wake();
 }
@@ -403,7 +399,7 @@ bool Ports::defer(Connection& connection, const MessageHeader& header,
     return false;
   }
   connection.defer(header, call);
-  by_rank_[connection.rank()]->channel->wake();
+  port_to(connection.rank()).channel->wake();
   return true;
 }
 

@@ -5,9 +5,14 @@
 // Two kinds of threads poll a port, one at a time: its service thread, and every thread that waits
 // or polls for calls while it is awake (receive()). While the latter poll, the service thread
 // pauses.
+//
+// Memory: the completion queue of a port has room for P * queue_pairs * receive_units completions
+// in a job of P processes. A card uses 64 bytes for each; shm and sim use memory as completions
+// need it.
 #ifndef CARIAMA_DSFABRIC_PEERS_PORTS_H_
 #define CARIAMA_DSFABRIC_PEERS_PORTS_H_
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -83,10 +88,12 @@ class Ports {
   // Return the device and the domain through which `rank` is reached; nullptr for this process, and
   // if there is no such rank.
   [[nodiscard]] const Device* device(uint32_t rank) const {
-    return has_port(rank) ? by_rank_[rank]->device.get() : nullptr;
+    const Port* const port = port_of(rank);
+    return port == nullptr ? nullptr : port->device.get();
   }
   [[nodiscard]] const ProtectionDomain* domain(uint32_t rank) const {
-    return has_port(rank) ? by_rank_[rank]->domain.get() : nullptr;
+    const Port* const port = port_of(rank);
+    return port == nullptr ? nullptr : port->domain.get();
   }
 
   // Creates a connection to `rank`. The caller connects its queue pair.
@@ -138,9 +145,13 @@ class Ports {
   };
   class PortSleeper;
 
-  [[nodiscard]] bool has_port(uint32_t rank) const {
-    return rank < by_rank_.size() && by_rank_[rank] != nullptr;
+  // Returns nullptr for this process, and if there is no such rank.
+  [[nodiscard]] Port* port_of(uint32_t rank) const {
+    if (rank >= job_.size() || rank == job_.rank()) return nullptr;
+    return by_place_[job_.same_host(rank)];
   }
+  // Requires: `rank` is another process of the job.
+  [[nodiscard]] Port& port_to(uint32_t rank) const { return *by_place_[job_.same_host(rank)]; }
   [[nodiscard]] absl::StatusOr<Port*> add_port(std::shared_ptr<Device> device);
   // Reports a batch of completions to the listener. Returns their number, or nullopt if another
   // thread is polling.
@@ -161,7 +172,8 @@ class Ports {
   FabricMemory& memory_;
   PortListener& listener_;
   std::vector<std::unique_ptr<Port>> ports_;
-  std::vector<Port*> by_rank_;  // nullptr for this process
+  // The ports to processes on other hosts, and to processes of this host; nullptr: none.
+  std::array<Port*, 2> by_place_{};
   std::vector<std::shared_ptr<ProtectionDomain>> domains_;
   ByteBudget deferred_;              // of messages to other processes
   std::atomic<uint64_t> rounds_{0};  // of service threads

@@ -317,7 +317,9 @@ void IncomingCalls::peer_died(uint32_t rank) {
 
 uint64_t IncomingCalls::consumed_bytes(uint32_t rank) {
   const std::lock_guard lock(mutex_);
-  uint64_t sum = consumed_before_[rank];
+  // Not operator[]: the caller asks for every process of the job.
+  const auto before = consumed_before_.find(rank);
+  uint64_t sum = before == consumed_before_.end() ? 0 : before->second;
   for (const auto& [key, account] : accounts_) {
     if (key.first == rank) sum += account.channel->receiver.consumed_bytes();
   }

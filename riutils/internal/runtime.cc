@@ -275,7 +275,8 @@ uint64_t Runtime::begun(Rank rank) {
   {
     // While this function has a reference to a channel, forget_released() does not remove it.
     const std::lock_guard lock(mutex_);
-    sum = begun_before_[rank];
+    // Not operator[]: the caller asks for every process of the job.
+    if (const auto at = begun_before_.find(rank); at != begun_before_.end()) sum = at->second;
     channels = retired_;
     for (const auto& weak : outgoing_) {
       if (auto channel = weak.lock(); channel != nullptr) channels.push_back(std::move(channel));

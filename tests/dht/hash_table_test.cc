@@ -519,6 +519,40 @@ TEST(HashTableTest, WordsOfMoreThan63BitsAreNoKey) {
   });
 }
 
+// A process has records of the neighbours in the tree of the collectives, and of the owners of the
+// keys that it has used; an owner has one of the process.
+TEST(HashTableTest, AProcessHasRecordsOfTheOwnersThatItHasUsed) {
+  constexpr uint32_t kProcesses = 12;
+  const std::vector<uint32_t> used{7, 11};  // no neighbours of rank 0
+  LocalJob job({.processes = kProcesses, .transport = transport_case("sim")});
+  std::vector<uint64_t> more(kProcesses);
+  job.run([&](Fabric& fabric, uint32_t) {
+    Collectives all(fabric);
+    auto table = must(HashTable<1>::create(all, {.buckets = 64, .force_remote = true}, soon()));
+    must(all.barrier(soon()));
+    const uint64_t before = fabric.statistics().peer_records;
+    EXPECT_LE(before, 4u);
+    must(all.barrier(soon()));
+    if (fabric.rank() == 0) {
+      auto access = must(table->access());
+      std::mt19937_64 random(1);
+      for (const uint32_t owner : used) {
+        TableKey<1> key = random_key<1>(random);
+        while (table->owner_of(key) != owner) key = random_key<1>(random);
+        EXPECT_EQ(access->find_or_put(key).outcome, TableOutcome::kInserted);
+        EXPECT_EQ(access->find(key).outcome, TableOutcome::kFound);
+      }
+    }
+    must(all.barrier(soon()));
+    more[fabric.rank()] = fabric.statistics().peer_records - before;
+    must(table->destroy(soon()));
+  });
+  std::vector<uint64_t> expected(kProcesses);
+  expected[0] = used.size();
+  for (const uint32_t owner : used) expected[owner] = 1;
+  EXPECT_EQ(more, expected);
+}
+
 // As after an error in one process: the other process goes on to use the share.
 TEST(HashTableTest, AShareOutlivesATableThatWasNotDestroyed) {
   LocalJob job({.processes = 2});

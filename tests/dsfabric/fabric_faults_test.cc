@@ -199,9 +199,14 @@ TEST(LostPeerTest, TheJobEndsWithoutOneOfTwoThatLostEachOther) {
   options.finalize = false;
   LocalJob job(options);
   static std::atomic<bool> lost;
+  static std::atomic<int> connected;
   lost = false;
+  connected = 0;
   job.run([&](Fabric& fabric, uint32_t) {
     EXPECT_EQ(must(async_call(fabric, 1, [] { return 1; }).get(soon())), 1);
+    // Otherwise process 1 may hear of the loss before process 0 connects to it, and refuse.
+    ++connected;
+    EXPECT_TRUE(fabric.wait_polling([] { return connected.load() == 3; }, soon()));
     if (fabric.rank() == 2) {
       must(call(fabric, 0, [] {}));
       job.faults(2)->lose_peer(fabric.label(0));

@@ -123,6 +123,40 @@ TEST(GlobalMemoryMistakes, AreRefused) {
 }
 
 // If the requester has stopped waiting, the owner's allocation is freed; otherwise it would leak.
+TEST(RemoteMemoryNames, LeadToTheAddressUntilTheMemoryIsFreed) {
+  LocalJob job({.processes = 2, .transport = transport_case("shm")});
+  std::atomic<uint64_t> name{0};
+  std::atomic<uint64_t> address{0};
+  job.run([&](Fabric& fabric, uint32_t) {
+    RemoteMemory memory;
+    if (fabric.rank() == 1) {
+      memory = must(RemoteMemory::allocate(fabric, 1, 64, soon()));
+      name = RemoteMemory::new_name(fabric);
+      EXPECT_NE(RemoteMemory::new_name(fabric), name);
+      memory.publish(name);
+      address = memory.address().address;
+      EXPECT_EQ(must(RemoteMemory::find(fabric, 1, name, soon())), memory.address());
+    }
+    job.meet(2);
+    EXPECT_NE(RemoteMemory::new_name(fabric), name);
+    if (fabric.rank() == 0) {
+      const GlobalAddress found = must(RemoteMemory::find(fabric, 1, name, soon()));
+      EXPECT_EQ(found.address, address);
+      EXPECT_EQ(found.rank, 1u);
+      EXPECT_TRUE(absl::IsNotFound(RemoteMemory::find(fabric, 0, name, soon()).status()));
+      const auto global = must(GlobalMemory::create(fabric));
+      must(global->rput(uint64_t{5}, global_ptr<uint64_t>(found)).wait(soon()));
+    }
+    job.meet(2);
+    if (fabric.rank() == 1) {
+      EXPECT_EQ(*reinterpret_cast<const uint64_t*>(address.load()), 5u);
+      memory.free();
+    }
+    job.meet(2);
+    EXPECT_TRUE(absl::IsNotFound(RemoteMemory::find(fabric, 1, name, soon()).status()));
+  });
+}
+
 TEST(RemoteMemoryLate, IsFreed) {
   LocalJob job({.processes = 2, .transport = transport_case("sim")});
   std::array<std::atomic<bool>, 2> step{};

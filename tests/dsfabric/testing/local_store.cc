@@ -14,7 +14,11 @@ namespace cariama::testing {
 
 // The data that the processes of a job share before they are connected.
 struct LocalStore {
-  explicit LocalStore(uint32_t processes) : ranks(processes) {}
+  explicit LocalStore(uint32_t processes) : ranks(processes) {
+    for (uint32_t rank = 0; rank < processes; ++rank) {
+      labels.push_back("rank " + std::to_string(rank));
+    }
+  }
 
   struct Rank {
     bool ended = false;
@@ -23,11 +27,23 @@ struct LocalStore {
   };
   std::mutex mutex;
   Doorbell changed;
-  std::map<std::pair<int, std::string>, std::string, std::less<>> values;
+  // What the processes have put under one key.
+  struct Values {
+    std::vector<std::optional<std::string>> by_rank;
+    size_t count = 0;
+  };
+  std::map<std::string, Values, std::less<>> values;
   std::vector<Rank> ranks;
+  std::vector<std::string> labels;  // by rank; constant
+  std::atomic<uint32_t> ends{0};    // of processes
   std::vector<uint64_t> fences = std::vector<uint64_t>(ranks.size());
   std::atomic<uint64_t> operations{0};
 
+  void set_ended(Rank& rank) {
+    if (!rank.ended) ++ends;
+    rank.ended = true;
+    changed.ring();
+  }
   absl::Status ended(int rank) const {
     return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
                       "rank " + std::to_string(rank) + " has ended");
@@ -39,24 +55,23 @@ namespace {
 class LocalBootstrap final : public Bootstrap {
  public:
   LocalBootstrap(std::shared_ptr<LocalStore> store, uint32_t rank)
-      : store_(std::move(store)), rank_(static_cast<int>(rank)) {
-    for (size_t i = 0; i < store_->ranks.size(); ++i)
-      labels_.push_back("rank " + std::to_string(i));
-  }
+      : store_(std::move(store)), rank_(static_cast<int>(rank)) {}
   ~LocalBootstrap() override {
     const std::lock_guard lock(store_->mutex);
-    store_->ranks[rank_].ended = true;
-    store_->changed.ring();
+    store_->set_ended(store_->ranks[rank_]);
   }
 
   int rank() const override { return rank_; }
-  int size() const override { return static_cast<int>(labels_.size()); }
-  const std::string& label(int rank) const override { return labels_[rank]; }
+  int size() const override { return static_cast<int>(store_->ranks.size()); }
+  const std::string& label(int rank) const override { return store_->labels[rank]; }
 
   absl::Status put(std::string_view key, std::string_view value) override {
     ++store_->operations;
     const std::lock_guard lock(store_->mutex);
-    store_->values[{rank_, std::string(key)}] = value;
+    LocalStore::Values& values = store_->values[std::string(key)];
+    values.by_rank.resize(store_->ranks.size());
+    if (!values.by_rank[rank_].has_value()) ++values.count;
+    values.by_rank[rank_] = value;
     store_->changed.ring();
     return absl::OkStatus();
   }
@@ -67,20 +82,31 @@ class LocalBootstrap final : public Bootstrap {
   absl::StatusOr<std::vector<std::string>> get_all(std::string_view key,
                                                    Deadline deadline) override {
     ++store_->operations;
+    // Copies no value before all have been put, so that the copies of waiting processes take no
+    // memory.
+    const absl::Status all = wait(deadline, "a value", [&]() -> absl::StatusOr<bool> {
+      const auto at = store_->values.find(key);
+      if (at != store_->values.end() && at->second.count == store_->ranks.size()) return true;
+      if (store_->ends == 0) return false;
+      for (int rank = 0; rank < size(); ++rank) {
+        const bool put = at != store_->values.end() && at->second.by_rank[rank].has_value();
+        if (!put && store_->ranks[rank].ended) return store_->ended(rank);
+      }
+      return false;
+    });
+    if (!all.ok()) return all;
+    const std::lock_guard lock(store_->mutex);
     std::vector<std::string> values;
-    for (int rank = 0; rank < size(); ++rank) {
-      absl::StatusOr<std::string> value = find(rank, key, deadline);
-      if (!value.ok()) return value.status();
-      values.push_back(*std::move(value));
-    }
+    values.reserve(store_->ranks.size());
+    for (const auto& value : store_->values.find(key)->second.by_rank) values.push_back(*value);
     return values;
   }
   absl::StatusOr<std::string> find(int rank, std::string_view key, Deadline deadline) {
     std::string value;
     const absl::Status found = wait(deadline, "a value", [&]() -> absl::StatusOr<bool> {
-      const auto at = store_->values.find(std::pair(rank, std::string(key)));
-      if (at != store_->values.end()) {
-        value = at->second;
+      const auto at = store_->values.find(key);
+      if (at != store_->values.end() && at->second.by_rank[rank].has_value()) {
+        value = *at->second.by_rank[rank];
         return true;
       }
       if (store_->ranks[rank].ended) return store_->ended(rank);
@@ -134,7 +160,6 @@ class LocalBootstrap final : public Bootstrap {
 
   std::shared_ptr<LocalStore> store_;
   const int rank_;
-  std::vector<std::string> labels_;
   JobSecret secret_{};
   bool fenced_ = false;
 };
@@ -155,8 +180,7 @@ class LocalBroker final : public internal::Broker {
     const std::lock_guard running(self.handling);
     const std::lock_guard lock(store_->mutex);
     self.handler = nullptr;
-    self.ended = true;
-    store_->changed.ring();
+    store_->set_ended(self);
   }
 
   absl::StatusOr<std::string> request(int rank, std::string_view request,
@@ -190,8 +214,7 @@ std::shared_ptr<LocalStore> make_local_store(uint32_t processes) {
 }
 void mark_ended(LocalStore& store, uint32_t rank) {
   const std::lock_guard lock(store.mutex);
-  store.ranks[rank].ended = true;
-  store.changed.ring();
+  store.set_ended(store.ranks[rank]);
 }
 uint64_t store_operations(const LocalStore& store) { return store.operations.load(); }
 std::unique_ptr<Bootstrap> make_local_bootstrap(std::shared_ptr<LocalStore> store, uint32_t rank) {
