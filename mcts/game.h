@@ -47,9 +47,9 @@
 //    value(), or both, whatever the depth of the tree. No function blocks. A worker runs no calls
 //    during a function: other processes wait for it, and the search ends only after it.
 //  - Values. result(), playout() and value() return numbers from 0 to 1. Priors are finite, 0 or
-//    more. The search does not check this, except for evaluators (evaluator.h). A NaN makes the
-//    search return wrong results.
-//  - No function throws. An exception in a rollout ends the search (Search::run(), Host::serve()).
+//    more. Any other number, and a NaN, is an error: the search ends with an exception that names
+//    the function and the number.
+//  - No function throws. An exception ends the search (Search::run(), Host::serve()).
 //
 // Optional members. A concept detects each of them; the search uses it if the game has it:
 //
@@ -95,10 +95,12 @@
 #include <algorithm>
 #include <concepts>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <type_traits>
 
+#include "mcts/export.h"
 #include "mcts/random.h"
 
 namespace cariama::mcts {
@@ -376,6 +378,36 @@ concept Game = internal::check_game<G>();
 
 namespace internal {
 
+// Throw std::runtime_error: a function of the game, `function`, returned or wrote a number out of
+// range.
+[[noreturn]] CARIAMA_MCTS_EXPORT void refuse_value(const char* function, float value);
+[[noreturn]] CARIAMA_MCTS_EXPORT void refuse_prior(const char* function, float prior, int move,
+                                                   int moves);
+
+// Returns a value that a function of the game has returned. Throws std::runtime_error if it is not
+// from 0 to 1.
+[[nodiscard]] inline float checked_value(const char* function, float value) {
+  if (!(value >= 0 && value <= 1)) [[unlikely]]  // a NaN fulfils no condition
+    refuse_value(function, value);
+  return value;
+}
+// Returns result() of the position. Throws std::runtime_error if it is not from 0 to 1.
+template <typename G>
+[[nodiscard]] std::optional<float> checked_result(const G& position) {
+  const std::optional<float> result = position.result();
+  if (result) static_cast<void>(checked_value("result()", *result));
+  return result;
+}
+// Throws std::runtime_error if a prior is not a finite number of 0 or more.
+template <typename Move>
+void check_priors(const char* function, std::span<const Candidate<Move>> moves) {
+  for (size_t i = 0; i < moves.size(); ++i) {
+    const float prior = moves[i].prior;
+    if (!(prior >= 0 && prior <= std::numeric_limits<float>::max())) [[unlikely]]
+      refuse_prior(function, prior, static_cast<int>(i), static_cast<int>(moves.size()));
+  }
+}
+
 // Runs playouts for one thread by the member that the game has: playout() or Playouts.
 template <typename G>
 class PlayoutRunner {
@@ -388,6 +420,7 @@ class PlayoutRunner {
     } else {
       sample.value = position.playout(random);
     }
+    static_cast<void>(checked_value("playout()", sample.value));
     return sample;
   }
 };
@@ -403,6 +436,7 @@ class PlayoutRunner<G> {
     } else {
       sample.value = playouts_.run(position, last, random);
     }
+    static_cast<void>(checked_value("Playouts::run()", sample.value));
     return sample;
   }
 
@@ -428,7 +462,7 @@ class Evaluator {
            Add&& add) {
     [[maybe_unused]] float value = 0;
     if constexpr (HasValue<G>) {
-      if (value_weight_ > 0) value = position.value();
+      if (value_weight_ > 0) value = checked_value("value()", position.value());
     }
     for (uint32_t i = 0; i < count; ++i) {
       Sample<G> sample;
@@ -449,13 +483,24 @@ class Evaluator {
   float value_weight_;
 };
 
+// Calls expand(). Throws std::runtime_error if it writes a prior out of range that the search uses.
+template <typename G>
+requires HasExpand<G>
+int checked_expand(G& position, std::span<Candidate<typename G::Move>> out) {
+  const int count = position.expand(out);
+  if constexpr (!HasEvaluator<G>) {  // the evaluator replaces the priors
+    check_priors<typename G::Move>("expand()", out.first(static_cast<size_t>(count)));
+  }
+  return count;
+}
+
 // Writes the moves of a new node to `out` and returns their number. simplify: expand() may change
 // `position` and omit moves. If simplify is false, all legal moves are listed, `position` keeps its
 // value, and only the priors of expand() are used.
 template <typename G>
 int list_moves(G& position, std::span<Candidate<typename G::Move>> out, bool simplify) {
   if constexpr (HasExpand<G>) {
-    if (simplify) return position.expand(out);
+    if (simplify) return checked_expand(position, out);
   }
   typename G::Move moves[G::kMaxMoves];
   const int count = position.moves(moves);
@@ -463,7 +508,7 @@ int list_moves(G& position, std::span<Candidate<typename G::Move>> out, bool sim
   if constexpr (HasExpand<G>) {
     G simplified = position;
     Candidate<typename G::Move> known[G::kMaxMoves];
-    const int kept = simplified.expand(known);
+    const int kept = checked_expand(simplified, std::span(known));
     for (int i = 0; i < count; ++i) {
       for (int k = 0; k < kept; ++k) {
         if (known[k].move == out[i].move) out[i].prior = known[k].prior;

@@ -77,9 +77,10 @@ class Search {
   // seconds, in the calling thread. It must not call functions of the host or of its searches. If
   // it throws, the search ends and run() throws the exception. Also throws std::invalid_argument,
   // with the message of SearchOptions::validate(), if an option has no valid value, std::bad_alloc
-  // if there is no memory for the root, the errors of an evaluator (evaluator.h), and an exception
-  // of a function of the game in a rollout of this process. After the last two the host cannot
-  // search: destroy it. Requires: the position has no result() and at least one move.
+  // if there is no memory for the root, the errors of an evaluator (evaluator.h), an exception of a
+  // function of the game in this process, and std::runtime_error if such a function returns or
+  // writes a number out of range (game.h). After the last three the host cannot search: destroy it.
+  // Requires: the position has no result() and at least one move.
   //
   // Keeps the tree. A later run() of the same position, or of the position that advance() has
   // reached, continues it, unless another Search object for this type of game has created a tree

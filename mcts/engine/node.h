@@ -103,16 +103,17 @@ class Node {
   static constexpr float kClosed = -1e30F;
 
   // Creates a node. Returns nullptr if there is no memory. creator: the index of `arena` in its
-  // process. simplify: see list_moves().
+  // process. simplify: see list_moves(). Throws std::runtime_error if a result or a prior of the
+  // game is out of range.
   [[nodiscard]] static Node* create(const G& position, Arena& arena, uint16_t creator,
                                     Random& random, bool simplify) {
     G state = position;
     const uint64_t key = key_of(position);  // before expand() changes it
     Candidate<Move> moves[G::kMaxMoves];
-    const std::optional<float> result = state.result();
+    const std::optional<float> result = internal::checked_result(state);
     int count = result ? 0 : internal::list_moves(state, std::span(moves), simplify);
     // expand() may have replaced the state by one in which the game has ended.
-    const std::optional<float> late = result ? result : state.result();
+    const std::optional<float> late = result ? result : internal::checked_result(state);
     if (late || count == 0) count = 0;
     const int padded = (count + kGroup - 1) / kGroup * kGroup;
     void* memory = arena.allocate(bytes_for(padded));
@@ -349,7 +350,7 @@ class Node {
                                             std::memory_order_relaxed);
   }
   // Calls the game's refine(). Records its verdicts, the outcome that follows from them, and, if
-  // `sets_priors`, its priors.
+  // `sets_priors`, its priors. Throws std::runtime_error if a prior is out of range.
   void refine(int level, bool sets_priors) requires HasRefine<G> {
     Candidate<Move> moves[G::kMaxMoves];
     Verdict verdicts[G::kMaxMoves];
@@ -359,6 +360,7 @@ class Node {
     }
     state_.refine(std::span(moves, size_), std::span(verdicts, size_), level);
     if constexpr (RefinesPriors<G>) {
+      internal::check_priors<Move>("refine()", std::span(moves, size_));
       for (int i = 0; i < size_ && sets_priors; ++i) set_prior(i, moves[i].prior);
     }
     for (int i = 0; i < size_; ++i) {

@@ -362,7 +362,7 @@ class Worker {
   void sample(Job<G>& job, NodeType& node, int move) {
     G position = node.state();
     position.play(node.move(move));
-    if (const std::optional<float> result = position.result()) {
+    if (const std::optional<float> result = internal::checked_result(position)) {
       counters_.completions.add();
       finish(job, path_, 1, *result, {}, outcome_of(*result));
       return;
