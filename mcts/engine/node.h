@@ -204,6 +204,12 @@ class Node {
   [[nodiscard]] int padded() const { return padded_; }
   [[nodiscard]] uint16_t creator() const { return creator_; }
   [[nodiscard]] Move move(int i) const { return array<Move>(kMoveAt)[i]; }
+  // Returns the position after move i.
+  [[nodiscard]] G after(int i) const {
+    G position = state_;
+    position.play(move(i));
+    return position;
+  }
   // Returns the index of a move, or -1 if the node does not offer it.
   [[nodiscard]] int find(Move move) const {
     for (int i = 0; i < size_; ++i) {

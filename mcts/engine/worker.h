@@ -284,7 +284,7 @@ class Worker {
       }
       if (child.is_creating() && before > options().sample_limit()) return defer(job);
       if (child.is_remote()) {
-        if (is_busy(job, child.remote())) {
+        if (pool_.is_busy(job, child.remote().rank, path_.front().node->visits(), options())) {
           if (!exchange_.sample_instead(child.remote(), before)) return defer(job);
           counters_.sampled_instead.add();
           sample(job, *node, move);
@@ -322,28 +322,10 @@ class Worker {
     return true;
   }
 
-  // Returns true if this process may not request more rollouts of a job now: from the owner of
-  // `node`, by the limit queue_share; or from any process, because more are in flight than the
-  // root's job or the shares have left, so that this process has rollouts to run until the answers
-  // arrive. Only the root's job and shares are limited: all other jobs are parts of these.
-  [[nodiscard]] bool is_busy(const Job<G>& job, RemoteNode node) const {
-    if (!(job.root || job.share)) return false;
-    const uint64_t known = path_.front().node->visits() / options().queue_share;
-    const uint64_t limit =
-        std::clamp<uint64_t>(known, options().queue_target, options().queue_limit) *
-        host_.threads();
-    return pool_.outstanding(node.rank).load(std::memory_order_relaxed) >=
-               static_cast<int64_t>(limit) ||
-           pool_.outstanding_sum() >
-               (job.root ? static_cast<int64_t>(job.left()) : pool_.jobs().shares_left());
-  }
-
   // Returns true if the game ends with this move. Such a move gets no child by
   // LocalTree::create_children().
   [[nodiscard]] static bool ends(const NodeType& node, int move) {
-    G position = node.state();
-    position.play(node.move(move));
-    return position.result().has_value();
+    return node.after(move).result().has_value();
   }
   // Ends a rollout that reached a position with a proved outcome.
   void end_proved(Job<G>& job, Outcome known) {
@@ -360,8 +342,7 @@ class Worker {
   // Ends a rollout at the position after the last move of its path: by the result of the game, or
   // by playouts or value().
   void sample(Job<G>& job, NodeType& node, int move) {
-    G position = node.state();
-    position.play(node.move(move));
+    const G position = node.after(move);
     if (const std::optional<float> result = internal::checked_result(position)) {
       counters_.completions.add();
       finish(job, path_, 1, *result, {}, outcome_of(*result));
@@ -557,8 +538,7 @@ class Worker {
   // another process creates it, or there is no memory.
   NodeType* create_child(Job<G>& job, NodeType& node, int move) {
     if (tree_.full()) return nullptr;
-    G position = node.state();
-    position.play(node.move(move));
+    const G position = node.after(move);
     const Rank rank = tree_.place(node, position, thread_.random);
     if (rank == host_.rank()) {
       return tree_.create_child(node, move, position, thread_.index);
