@@ -23,6 +23,7 @@
 
 #include "dtutils/statistics.h"
 #include "dtutils/trace.h"
+#include "mcts/engine/chance.h"
 #include "mcts/engine/copies.h"
 #include "mcts/engine/copy_exchange.h"
 #include "mcts/engine/evaluations.h"
@@ -244,7 +245,7 @@ class Worker {
         }
       }
       if constexpr (HasRefine<G>) {
-        if (node->refinements() < kRefinements) {
+        if (node->refinements() < kRefinements && !node->is_chance()) {
           const int level = node->refinements();
           const uint32_t due = level == 0 ? options().refine_visits : options().refine_again_visits;
           if (node->visits() >= due && node->claim_refinement(level)) {
@@ -253,7 +254,8 @@ class Worker {
           }
         }
       }
-      const int move = select_move(*node, options().selection);
+      const int move = node->is_chance() ? choose_outcome(*node, thread_.random)
+                                         : select_move(*node, options().selection);
       if (move < 0) {
         // All moves have verdicts, so that the outcome is proved. Or there are no moves: the game
         // has ended with a result that proves nothing.
@@ -267,6 +269,12 @@ class Worker {
       }
       const uint32_t before = node->enter(move);
       path_.push_back({node, move});
+      if constexpr (HasChance<G>) {
+        if (node->closed(move)) {  // an outcome, or a draw
+          end_proved(job, node->outcome(move));
+          return true;
+        }
+      }
       const auto child = tree_.living_child(*node, move);
       if (child.is_local()) {
         node = child.local();
@@ -340,12 +348,22 @@ class Worker {
   }
 
   // Ends a rollout at the position after the last move of its path: by the result of the game, or
-  // by playouts or value().
+  // by playouts or value(). value() and evaluators see no chance position: outcomes are played
+  // before.
   void sample(Job<G>& job, NodeType& node, int move) {
-    const G position = node.after(move);
-    if (const std::optional<float> result = internal::checked_result(position)) {
+    G position = node.after(move);
+    typename G::Move last = node.move(move);
+    std::optional<float> result = internal::checked_result(position);
+    const Outcome proved = result ? outcome_of(*result) : Outcome::kOpen;
+    if constexpr (HasChance<G> && (HasValue<G> || HasEvaluator<G>)) {
+      if (const auto outcome = play_outcomes(position, thread_.random)) {
+        last = *outcome;
+        result = internal::checked_result(position);
+      }
+    }
+    if (result) {
       counters_.completions.add();
-      finish(job, path_, 1, *result, {}, outcome_of(*result));
+      finish(job, path_, 1, *result, {}, proved);
       return;
     }
     if constexpr (HasEvaluator<G>) {
@@ -356,11 +374,10 @@ class Worker {
     samples_.clear();
     double sum = 0;
     const uint32_t playouts = options().playouts_per_leaf;
-    evaluator_->run(position, node.move(move), thread_.random, playouts,
-                    [&](const SampleType& sample) {
-                      samples_.push_back(sample);
-                      sum += sample.value;
-                    });
+    evaluator_->run(position, last, thread_.random, playouts, [&](const SampleType& sample) {
+      samples_.push_back(sample);
+      sum += sample.value;
+    });
     counters_.playouts.add(playouts);
     counters_.completions.add();
     finish(job, path_, 1, sum / playouts, samples_, Outcome::kOpen);
