@@ -50,7 +50,7 @@ std::vector<DiceGame> clear_games(size_t count) {
 
 // Checks that the best move of a search is that of the exhaustive search, with about its value.
 template <typename G>
-void check_best(const typename Search<G>::Result& result, const G& game, double tolerance) {
+void check_expectimax(const typename Search<G>::Result& result, const G& game, double tolerance) {
   const auto& best = result.moves[0];
   const double reached = value_for(result.player, game.after(best.move));
   for (uint8_t move = 0; move < DiceGame::kMoves; ++move) {
@@ -95,7 +95,7 @@ TEST_P(ChanceByThreads, TheSearchComputesExpectimax) {
         const auto result = search.run(game, {.iterations = 50000});
         EXPECT_EQ(result.iterations, 50000u);
         EXPECT_EQ(result.outcome, Outcome::kOpen);
-        check_best<DiceGame>(result, game, 0.04);
+        check_expectimax<DiceGame>(result, game, 0.04);
         // Several workers may choose the same outcome at the same time.
         EXPECT_GT(check_outcomes(process_of(search).tree(), GetParam() == 1 ? 5 : 50, 0), 0);
         check_conservation(search, result);
@@ -133,7 +133,7 @@ TEST_P(ChanceByThreads, OnlyWhatHoldsForEachThrowIsProved) {
       EXPECT_NE(game.after(move.move).prove(), Outcome::kOpen);
     }
     // Proved outcomes of a chance position count in its value.
-    if (result.outcome == Outcome::kOpen) check_best<DiceGame>(result, game, 0.05);
+    if (result.outcome == Outcome::kOpen) check_expectimax<DiceGame>(result, game, 0.05);
     check_conservation(search, result);
   }
   EXPECT_GT(proved, 3);
@@ -241,7 +241,7 @@ TEST_P(ChanceByShape, OutcomesInOtherProcesses) {
             for (const uint8_t face : {1, 3}) {
               const auto result = search.run(game, {.iterations = 50000});
               EXPECT_EQ(result.iterations, 50000u);
-              check_best<DiceGame>(result, game, 0.08);
+              check_expectimax<DiceGame>(result, game, 0.08);
               check_outcomes(process_of(search).tree(), 200, 0.05);
               check_conservation(search, result);
               const uint8_t move = result.moves[0].move;
@@ -270,7 +270,7 @@ TEST_P(ChanceByShape, Proofs) {
         if (result.outcome != Outcome::kOpen) {
           EXPECT_EQ(result.outcome, game.prove());
         } else {
-          check_best<DiceGame>(result, game, 0.1);
+          check_expectimax<DiceGame>(result, game, 0.1);
         }
         check_conservation(search, result);
       }

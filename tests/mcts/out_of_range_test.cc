@@ -19,7 +19,7 @@ namespace {
 using ::testing::HasSubstr;
 using testing::local_host;
 
-constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
+constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinite = std::numeric_limits<float>::infinity();
 
 enum class Function : uint8_t { kNone, kResult, kPlayout, kValue, kExpand, kRefine };
@@ -84,16 +84,16 @@ TEST_P(OutOfRange, EndsTheSearchWithTheFunctionAndTheNumber) {
     float number;
     const char* text;
   } cases[] = {
-      {Function::kNone, kNaN, ""},
-      {Function::kResult, kNaN, "the game's result() returned nan"},
+      {Function::kNone, kNotANumber, ""},
+      {Function::kResult, kNotANumber, "the game's result() returned nan"},
       {Function::kResult, 1.5F, "the game's result() returned 1.5"},
-      {Function::kPlayout, kNaN, "the game's playout() returned nan"},
+      {Function::kPlayout, kNotANumber, "the game's playout() returned nan"},
       {Function::kPlayout, -0.5F, "the game's playout() returned -0.5"},
-      {Function::kValue, kNaN, "the game's value() returned nan"},
+      {Function::kValue, kNotANumber, "the game's value() returned nan"},
       {Function::kValue, kInfinite, "the game's value() returned inf"},
-      {Function::kExpand, kNaN, "the game's expand() wrote the prior nan for move 1 of 3"},
+      {Function::kExpand, kNotANumber, "the game's expand() wrote the prior nan for move 1 of 3"},
       {Function::kExpand, -1, "the game's expand() wrote the prior -1"},
-      {Function::kRefine, kNaN, "the game's refine() wrote the prior nan for move 2 of 3"},
+      {Function::kRefine, kNotANumber, "the game's refine() wrote the prior nan for move 2 of 3"},
       {Function::kRefine, kInfinite, "the game's refine() wrote the prior inf"},
   };
   for (const auto& one : cases) {
@@ -112,7 +112,7 @@ TEST_P(OutOfRange, EndsThePapersSearch) {
                                        {Function::kValue, "the game's value()"},
                                        {Function::kExpand, "the game's expand()"}}) {
     const auto host = local_host(GetParam());
-    EXPECT_THAT(error_of<PaperSearch<WrongGame>>(*host, {function, kNaN}), HasSubstr(text));
+    EXPECT_THAT(error_of<PaperSearch<WrongGame>>(*host, {function, kNotANumber}), HasSubstr(text));
   }
 }
 
