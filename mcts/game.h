@@ -31,6 +31,14 @@
 // shares of its rollouts. The search needs up to kMaxMoves * (3 * sizeof(Move) + 16) bytes of
 // stack.
 //
+// Chance. A game with dice or cards has chance positions: nature makes the next move, not a player.
+// The moves() of a chance position are its outcomes. The search chooses them by probability(): the
+// value of the position is the expected one (expectimax). At a chance position the search calls
+// is_chance(), moves(), probability(), play(), result(), key() and playouts, and no other function:
+// to_move() may return any number there, expand(), refine() and value() are not called, and an
+// evaluator gets no such position. expand() must not change another position into a chance
+// position. A search cannot begin at a chance position.
+//
 // What the game guarantees:
 //  - Threads. The workers of all processes call the functions at the same time, each on an object
 //    of its own or on a const object that several threads share. So const functions, static
@@ -47,9 +55,10 @@
 //    value(), or both, whatever the depth of the tree. No function blocks. A worker runs no calls
 //    during a function: other processes wait for it, and the search ends only after it.
 //  - Values. result(), playout() and value() return numbers from 0 to 1. Priors are finite, 0 or
-//    more. The search does not check this, except for evaluators (evaluator.h). A NaN makes the
-//    search return wrong results.
-//  - No function throws. An exception in a rollout ends the search (Search::run(), Host::serve()).
+//    more. The probabilities of the outcomes of a chance position add up to 1, within 0.001. Any
+//    other number, and a NaN, is an error: the search ends with an exception that names the
+//    function and the number.
+//  - No function throws. An exception ends the search (Search::run(), Host::serve()).
 //
 // Optional members. A concept detects each of them; the search uses it if the game has it:
 //
@@ -84,6 +93,9 @@
 //                                                      //   a network (evaluator.h). It replaces
 //                                                      //   the playouts, value(), and the priors
 //                                                      //   of expand(). Not with AMAF
+//   bool is_chance() const;                            // true: nature makes the next move; see
+//                                                      //   Chance. Not with AMAF or PaperSearch
+//   float probability(Move outcome) const;             // of an outcome of moves(), 0 .. 1
 //   uint64_t key() const;                              // equal for equal positions with the same
 //                                                      //   player to move. A good 64-bit hash:
 //                                                      //   with transpositions, two positions with
@@ -95,10 +107,12 @@
 #include <algorithm>
 #include <concepts>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <type_traits>
 
+#include "mcts/export.h"
 #include "mcts/random.h"
 
 namespace cariama::mcts {
@@ -170,6 +184,11 @@ concept HasKey = requires(const G& game) {
   { game.key() } -> std::convertible_to<uint64_t>;
 };
 template <typename G>
+concept HasChance = requires(const G& game, typename G::Move outcome) {
+  { game.is_chance() } -> std::convertible_to<bool>;
+  { game.probability(outcome) } -> std::convertible_to<float>;
+};
+template <typename G>
 concept HasEvaluator = requires {
   typename G::Evaluator;
 };
@@ -196,6 +215,16 @@ requires(!HasAmaf<G>) struct Sample<G> {
 };
 
 namespace internal {
+
+// Returns true if nature makes the next move: false in games without chance.
+template <typename G>
+[[nodiscard]] constexpr bool is_chance(const G& position) {
+  if constexpr (HasChance<G>) {
+    return position.is_chance();
+  } else {
+    return false;
+  }
+}
 
 template <typename G>
 concept HasMove = requires(typename G::Move move) {
@@ -252,6 +281,8 @@ struct Names {
   void expand();
   void refine();
   void value();
+  void is_chance();
+  void probability();
   void key();
   void amaf_id();
   void kAmafIds();  // NOLINT(readability-identifier-naming): the name of a member of G
@@ -274,6 +305,11 @@ template <typename G>
 concept NamesValue = !requires {
   &BothNames<G>::value;
 };
+template <typename G>
+concept NamesChance = !requires {
+  &BothNames<G>::is_chance;
+}
+|| !requires { &BothNames<G>::probability; };
 template <typename G>
 concept NamesKey = !requires {
   &BothNames<G>::key;
@@ -310,6 +346,12 @@ consteval bool check_hooks() {
                 "std::span<Verdict> verdicts, int level) const");
   static_assert(!NamesValue<G> || HasValue<G>,
                 "cariama: the game's value is not: float value() const");
+  static_assert(!NamesChance<G> || HasChance<G>,
+                "cariama: a game with chance needs: bool is_chance() const and float "
+                "probability(Move outcome) const");
+  static_assert(!HasChance<G> || !HasAmaf<G>,
+                "cariama: a game with chance has no AMAF ids, since no player owns an outcome: "
+                "remove kAmafIds and amaf_id");
   static_assert(!NamesKey<G> || HasKey<G>, "cariama: the game's key is not: uint64_t key() const");
   static_assert(
       !HasValue<G> || !NamesPlayout<G> || has_some_playout<G>(),
@@ -376,6 +418,39 @@ concept Game = internal::check_game<G>();
 
 namespace internal {
 
+// Throw std::runtime_error: a function of the game, `function`, returned or wrote a number out of
+// range.
+[[noreturn]] CARIAMA_MCTS_EXPORT void refuse_value(const char* function, float value);
+[[noreturn]] CARIAMA_MCTS_EXPORT void refuse_prior(const char* function, float prior, int move,
+                                                   int moves);
+[[noreturn]] CARIAMA_MCTS_EXPORT void refuse_probabilities(int outcomes, double sum);
+// Throws std::runtime_error: expand() has changed a position into a chance position.
+[[noreturn]] CARIAMA_MCTS_EXPORT void refuse_expansion();
+
+// Returns a value that a function of the game has returned. Throws std::runtime_error if it is not
+// from 0 to 1.
+[[nodiscard]] inline float checked_value(const char* function, float value) {
+  if (!(value >= 0 && value <= 1)) [[unlikely]]  // a NaN fulfils no condition
+    refuse_value(function, value);
+  return value;
+}
+// Returns result() of the position. Throws std::runtime_error if it is not from 0 to 1.
+template <typename G>
+[[nodiscard]] std::optional<float> checked_result(const G& position) {
+  const std::optional<float> result = position.result();
+  if (result) static_cast<void>(checked_value("result()", *result));
+  return result;
+}
+// Throws std::runtime_error if a prior is not a finite number of 0 or more.
+template <typename Move>
+void check_priors(const char* function, std::span<const Candidate<Move>> moves) {
+  for (size_t i = 0; i < moves.size(); ++i) {
+    const float prior = moves[i].prior;
+    if (!(prior >= 0 && prior <= std::numeric_limits<float>::max())) [[unlikely]]
+      refuse_prior(function, prior, static_cast<int>(i), static_cast<int>(moves.size()));
+  }
+}
+
 // Runs playouts for one thread by the member that the game has: playout() or Playouts.
 template <typename G>
 class PlayoutRunner {
@@ -388,6 +463,7 @@ class PlayoutRunner {
     } else {
       sample.value = position.playout(random);
     }
+    static_cast<void>(checked_value("playout()", sample.value));
     return sample;
   }
 };
@@ -403,6 +479,7 @@ class PlayoutRunner<G> {
     } else {
       sample.value = playouts_.run(position, last, random);
     }
+    static_cast<void>(checked_value("Playouts::run()", sample.value));
     return sample;
   }
 
@@ -428,7 +505,7 @@ class Evaluator {
            Add&& add) {
     [[maybe_unused]] float value = 0;
     if constexpr (HasValue<G>) {
-      if (value_weight_ > 0) value = position.value();
+      if (value_weight_ > 0) value = checked_value("value()", position.value());
     }
     for (uint32_t i = 0; i < count; ++i) {
       Sample<G> sample;
@@ -449,13 +526,45 @@ class Evaluator {
   float value_weight_;
 };
 
+// Calls expand(). Throws std::runtime_error if it writes a prior out of range that the search uses.
+template <typename G>
+requires HasExpand<G>
+int checked_expand(G& position, std::span<Candidate<typename G::Move>> out) {
+  const int count = position.expand(out);
+  if (is_chance(position)) refuse_expansion();
+  if constexpr (!HasEvaluator<G>) {  // the evaluator replaces the priors
+    check_priors<typename G::Move>("expand()", out.first(static_cast<size_t>(count)));
+  }
+  return count;
+}
+
+// Writes the outcomes of a chance position to `out`, with their probabilities as priors. Returns
+// their number. Throws std::runtime_error if these are no probabilities.
+template <typename G>
+requires HasChance<G>
+int list_outcomes(const G& position, std::span<Candidate<typename G::Move>> out) {
+  typename G::Move moves[G::kMaxMoves];
+  const int count = position.moves(moves);
+  double sum = 0;
+  for (int i = 0; i < count; ++i) {
+    out[i] = {moves[i], checked_value("probability()", position.probability(moves[i]))};
+    sum += double{out[i].prior};
+  }
+  if (!(sum >= 1 - 1e-3 && sum <= 1 + 1e-3)) refuse_probabilities(count, sum);
+  for (int i = 0; i < count; ++i) out[i].prior = static_cast<float>(out[i].prior / sum);
+  return count;
+}
+
 // Writes the moves of a new node to `out` and returns their number. simplify: expand() may change
 // `position` and omit moves. If simplify is false, all legal moves are listed, `position` keeps its
-// value, and only the priors of expand() are used.
+// value, and only the priors of expand() are used. The moves of a chance position are its outcomes.
 template <typename G>
 int list_moves(G& position, std::span<Candidate<typename G::Move>> out, bool simplify) {
+  if constexpr (HasChance<G>) {
+    if (position.is_chance()) return list_outcomes(position, out);
+  }
   if constexpr (HasExpand<G>) {
-    if (simplify) return position.expand(out);
+    if (simplify) return checked_expand(position, out);
   }
   typename G::Move moves[G::kMaxMoves];
   const int count = position.moves(moves);
@@ -463,7 +572,7 @@ int list_moves(G& position, std::span<Candidate<typename G::Move>> out, bool sim
   if constexpr (HasExpand<G>) {
     G simplified = position;
     Candidate<typename G::Move> known[G::kMaxMoves];
-    const int kept = simplified.expand(known);
+    const int kept = checked_expand(simplified, std::span(known));
     for (int i = 0; i < count; ++i) {
       for (int k = 0; k < kept; ++k) {
         if (known[k].move == out[i].move) out[i].prior = known[k].prior;

@@ -135,6 +135,7 @@ internal::Reception::Reception(Rank caller) : caller_(caller) {
 internal::Reception::~Reception() {
   if (accepted_) --this_worker->receptions;
 }
+void internal::Reception::fail() noexcept { this_worker->host->note_failure(*this_worker); }
 void internal::Reception::end_post() { this_worker->posts.end(caller_); }
 
 void internal::check_refusal(const absl::Status& refusal) {
@@ -243,7 +244,7 @@ bool Host::may_rest(const HostThread& self) {
 }
 
 bool Host::round(HostThread& self) {
-  // Not within a call: the handlers of calls must not throw. Acquire: pairs with the store in
+  // Not within a call: its sender expects that it ends. Acquire: pairs with the store in
   // note_failure().
   if (self.index == 0 && self.receptions == 0 && failed_.load(std::memory_order_acquire)) {
     std::rethrow_exception(failure_);
@@ -257,7 +258,7 @@ bool Host::round(HostThread& self) {
   const size_t calls = fabric_ != nullptr ? fabric_->process_calls() : 0;
   if (self.index == 0 && ++rounds_ % kRoundsBetweenLooks == 0) look_for_deaths();
   HostedSearch* active = active_.load(std::memory_order_acquire);
-  return (active != nullptr && active->work(self.index)) || calls != 0;
+  return (active != nullptr && !self.failed && active->work(self.index)) || calls != 0;
 }
 
 void Host::rest(HostThread& self, Deadline deadline, const std::function<bool()>& until) {
@@ -305,7 +306,7 @@ void Host::run_worker(uint32_t index) {
 }
 
 void Host::note_failure(HostThread& self) {
-  self.failed = true;
+  self.failed = self.index != 0;  // worker 0 throws the exception in round()
   {
     const std::lock_guard lock(mutex_);
     if (failed_.load(std::memory_order_relaxed)) return;

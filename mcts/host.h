@@ -209,20 +209,22 @@ class CARIAMA_MCTS_EXPORT Host {
   void hand_back();
 
   // Called by worker 0. Runs one iteration of the worker loop: runs received calls, then work().
-  // Returns false if there was neither a call nor work. Throws the exception of work() in any
-  // worker of this process. In a call, that of worker 0 only.
+  // Returns false if there was neither a call nor work. Throws the exception of work(), or of a
+  // call, in any worker of this process. Within a call, only the exception of its own work().
   bool step();
   // Called by worker 0. Runs calls and work until the condition holds. Returns false if the
   // deadline passes first.
   [[nodiscard]] bool work_until(const std::function<bool()>& condition, Deadline deadline);
 
  private:
+  friend class internal::Reception;
   using InstanceMaker = std::unique_ptr<LocalInstance> (*)(Host&);
 
   Host(Fabric* fabric, uint32_t threads, Aggregation aggregation);
   LocalInstance& local(std::type_index type, InstanceMaker make);
   [[nodiscard]] absl::Status enter(uint32_t index);
   void leave(uint32_t index);
+  // Records the exception that is being handled: worker 0 throws it.
   void note_failure(HostThread& self);
   void run_worker(uint32_t index);
   bool round(HostThread& self);
@@ -244,7 +246,7 @@ class CARIAMA_MCTS_EXPORT Host {
   std::atomic<HostedSearch*> active_{nullptr};
   std::atomic<uint64_t> handed_back_{0};  // number of hand_back() calls
   std::atomic<bool> ending_{false};
-  std::atomic<bool> failed_{false};  // a worker other than worker 0 has thrown
+  std::atomic<bool> failed_{false};  // another worker's work(), or a call, has thrown
   std::exception_ptr failure_;       // its exception. Written before failed_, once
   bool ended_ = false;
   std::atomic<uint64_t> deaths_{0};  // number of processes that are marked as dead

@@ -306,8 +306,8 @@ struct MoveResult {
   double prior = 0;  // with the noise of SearchOptions::root_noise
   Verdict verdict = Verdict::kOpen;
   // The principal variation: this move, then in each node below it a move that is proved to win, or
-  // else the most visited one. Ends before a move without visits, at the first node of which this
-  // process has neither the original nor a copy, or after 64 moves.
+  // else the most visited one. Ends before a move without visits, at a chance position, at the
+  // first node of which this process has neither the original nor a copy, or after 64 moves.
   std::vector<Move> line;
 };
 

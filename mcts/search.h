@@ -37,6 +37,7 @@
 #include <cstring>
 #include <functional>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 #include <vector>
 
@@ -76,10 +77,12 @@ class Search {
   // killed, or loses its lease (FabricOptions::lease). `progress` is called about every `interval`
   // seconds, in the calling thread. It must not call functions of the host or of its searches. If
   // it throws, the search ends and run() throws the exception. Also throws std::invalid_argument,
-  // with the message of SearchOptions::validate(), if an option has no valid value, std::bad_alloc
-  // if there is no memory for the root, the errors of an evaluator (evaluator.h), and an exception
-  // of a function of the game in a rollout of this process. After the last two the host cannot
-  // search: destroy it. Requires: the position has no result() and at least one move.
+  // with the message of SearchOptions::validate(), if an option has no valid value, and if the
+  // position is a chance position; std::bad_alloc if there is no memory for the root; the errors of
+  // an evaluator (evaluator.h); an exception of a function of the game in this process; and
+  // std::runtime_error if such a function returns or writes a number out of range (game.h). After
+  // the last three the host cannot search: destroy it. Requires: the position has no result() and
+  // at least one move.
   //
   // Keeps the tree. A later run() of the same position, or of the position that advance() has
   // reached, continues it, unless another Search object for this type of game has created a tree
@@ -93,6 +96,11 @@ class Search {
              const std::atomic<bool>* stop = nullptr, const Progress& progress = nullptr,
              double interval = 0.5) {
     throw_if_invalid(options_);
+    if (internal::is_chance(position)) {
+      throw std::invalid_argument(
+          "the position of the search is a chance position, in which no player chooses a move: "
+          "play the outcome that has occurred, call advance() with it, and search then");
+    }
     start_ = Clock::now();
     iterations_ = 0;
     prepare(position);
@@ -363,10 +371,11 @@ class Search {
            : child.is_remote() ? process_.exchange().copied(child.remote())
                                : nullptr;
   }
+  // Returns the moves that the search expects, up to a chance position.
   [[nodiscard]] std::vector<Move> line(const Node<G>& from, int move) {
     std::vector<Move> line{from.move(move)};
     const Node<G>* at = known_child(from, move);
-    while (at != nullptr && at->size() != 0 && line.size() < 64) {
+    while (at != nullptr && at->size() != 0 && !at->is_chance() && line.size() < 64) {
       const Node<G>& node = *at;
       int best = 0;
       for (int i = 1; i < node.size(); ++i) {

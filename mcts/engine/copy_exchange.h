@@ -100,9 +100,7 @@ class CopyExchange final : public LocalInstance {
   void offer_child(const Copy<G>& copy, Node<G>& node, int move) {
     const TraceScope trace("mcts", "offer child");
     if (!host_.alive(copy.name.rank) || !node.claim_child(move)) return;
-    G position = node.state();
-    position.play(node.move(move));
-    const auto obtained = tree_.obtain_exported(position, Host::here().index);
+    const auto obtained = tree_.obtain_exported(node.after(move), Host::here().index);
     if (obtained.node == nullptr) {
       node.set_child(move, {});
       return;

@@ -99,20 +99,21 @@ class Node {
   // The arrays are padded to a multiple of this number of moves. The select kernels read groups of
   // this size.
   static constexpr int kGroup = 16;
-  // Added to the score of a closed move, so that selection never chooses it.
+  // Added to the score of a closed move, so that selection never chooses it (is_selectable()).
   static constexpr float kClosed = -1e30F;
 
   // Creates a node. Returns nullptr if there is no memory. creator: the index of `arena` in its
-  // process. simplify: see list_moves().
+  // process. simplify: see list_moves(). Throws std::runtime_error if a result or a prior of the
+  // game is out of range.
   [[nodiscard]] static Node* create(const G& position, Arena& arena, uint16_t creator,
                                     Random& random, bool simplify) {
     G state = position;
     const uint64_t key = key_of(position);  // before expand() changes it
     Candidate<Move> moves[G::kMaxMoves];
-    const std::optional<float> result = state.result();
+    const std::optional<float> result = internal::checked_result(state);
     int count = result ? 0 : internal::list_moves(state, std::span(moves), simplify);
     // expand() may have replaced the state by one in which the game has ended.
-    const std::optional<float> late = result ? result : state.result();
+    const std::optional<float> late = result ? result : internal::checked_result(state);
     if (late || count == 0) count = 0;
     const int padded = (count + kGroup - 1) / kGroup * kGroup;
     void* memory = arena.allocate(bytes_for(padded));
@@ -123,7 +124,8 @@ class Node {
     }
     Node* node = new (memory) Node(state, key, static_cast<uint16_t>(count), creator);
     node->fill(std::span(moves, count));
-    if (HasEvaluator<G> && count != 0) node->end_evaluation(false);
+    // The priors of a chance node are its probabilities, so it needs no evaluation.
+    if (HasEvaluator<G> && count != 0 && !node->is_chance()) node->end_evaluation(false);
     if (count == 0) {
       node->outcome_.store(late ? outcome_of(*late) : Outcome::kDraw, std::memory_order_relaxed);
     } else {
@@ -198,11 +200,21 @@ class Node {
     if constexpr (HasKey<G>) return position.key();
     return 0;
   }
+  // Returns the player to move, for which the values of the moves count: 0 in a chance node.
   [[nodiscard]] int player() const { return player_; }
+  // Returns true if the moves are the outcomes of a chance position, and the priors their
+  // probabilities.
+  [[nodiscard]] bool is_chance() const { return internal::is_chance(state_); }
   [[nodiscard]] int size() const { return size_; }
   [[nodiscard]] int padded() const { return padded_; }
   [[nodiscard]] uint16_t creator() const { return creator_; }
   [[nodiscard]] Move move(int i) const { return array<Move>(kMoveAt)[i]; }
+  // Returns the position after move i.
+  [[nodiscard]] G after(int i) const {
+    G position = state_;
+    position.play(move(i));
+    return position;
+  }
   // Returns the index of a move, or -1 if the node does not offer it.
   [[nodiscard]] int find(Move move) const {
     for (int i = 0; i < size_; ++i) {
@@ -240,6 +252,14 @@ class Node {
     return array<std::atomic<Verdict>>(kVerdictAt)[i].load(std::memory_order_relaxed);
   }
   [[nodiscard]] bool closed(int i) const { return verdict(i) != Verdict::kOpen; }
+  // Returns the outcome to which move i is proved to lead. Requires: its verdict is neither kOpen
+  // nor kPruned.
+  [[nodiscard]] Outcome outcome(int i) const {
+    const Verdict known = verdict(i);
+    return known == Verdict::kDraws  ? Outcome::kDraw
+           : known == Verdict::kWins ? win_of(player_)
+                                     : win_of(1 - player_);
+  }
   [[nodiscard]] Outcome outcome() const { return outcome_.load(std::memory_order_relaxed); }
 
   // Counts `count` rollouts that choose move i. Returns the visits of the move before.
@@ -349,7 +369,7 @@ class Node {
                                             std::memory_order_relaxed);
   }
   // Calls the game's refine(). Records its verdicts, the outcome that follows from them, and, if
-  // `sets_priors`, its priors.
+  // `sets_priors`, its priors. Throws std::runtime_error if a prior is out of range.
   void refine(int level, bool sets_priors) requires HasRefine<G> {
     Candidate<Move> moves[G::kMaxMoves];
     Verdict verdicts[G::kMaxMoves];
@@ -359,6 +379,7 @@ class Node {
     }
     state_.refine(std::span(moves, size_), std::span(verdicts, size_), level);
     if constexpr (RefinesPriors<G>) {
+      internal::check_priors<Move>("refine()", std::span(moves, size_));
       for (int i = 0; i < size_ && sets_priors; ++i) set_prior(i, moves[i].prior);
     }
     for (int i = 0; i < size_; ++i) {
@@ -408,7 +429,7 @@ class Node {
     while (known == Verdict::kOpen || (known == Verdict::kPruned && verdict != Verdict::kOpen)) {
       if (place.compare_exchange_weak(known, verdict, std::memory_order_relaxed)) break;
     }
-    if (verdict != Verdict::kOpen) {
+    if (!is_selectable(verdict)) {
       array<std::atomic<float>>(kBiasAt)[i].store(kClosed, std::memory_order_relaxed);
     }
   }
@@ -416,6 +437,9 @@ class Node {
   // A node without moves, in which the game has ended, has the outcome that create() found.
   Outcome resolve() {
     if (const Outcome known = outcome(); known != Outcome::kOpen || size_ == 0) return known;
+    if constexpr (HasChance<G>) {
+      if (is_chance()) return resolve_chance();
+    }
     bool open = false;
     bool draw = false;
     bool win = false;
@@ -468,11 +492,29 @@ class Node {
         size_(size),
         padded_(static_cast<uint16_t>((size + kGroup - 1) / kGroup * kGroup)),
         creator_(creator),
-        player_(static_cast<uint8_t>(state.to_move())) {}
+        player_(internal::is_chance(state) ? uint8_t{0} : static_cast<uint8_t>(state.to_move())) {}
 
+  // Returns true if the selection considers moves with this verdict. In games with chance these
+  // are also draws: other moves may stay open whatever the number of rollouts. If they are worse
+  // than a draw, the mean value of the node is right only if rollouts choose the draw.
+  [[nodiscard]] static constexpr bool is_selectable(Verdict verdict) {
+    return verdict == Verdict::kOpen || (HasChance<G> && verdict == Verdict::kDraws);
+  }
   [[nodiscard]] static constexpr size_t head_bytes() { return (sizeof(Node) + 63) / 64 * 64; }
   [[nodiscard]] static constexpr size_t bytes_for(int padded) {
     return head_bytes() + static_cast<size_t>(padded) * kMoveBytes;
+  }
+
+  // A chance node has an outcome only if all moves that are not impossible lead to it.
+  Outcome resolve_chance() {
+    Outcome common = Outcome::kOpen;
+    for (int i = 0; i < size_; ++i) {
+      if (prior(i) <= 0) continue;
+      if (!closed(i) || (common != Outcome::kOpen && common != outcome(i))) return Outcome::kOpen;
+      common = outcome(i);
+    }
+    outcome_.store(common, std::memory_order_relaxed);
+    return common;
   }
 
   template <typename T>
@@ -494,7 +536,7 @@ class Node {
       const Verdict verdict = real ? moves[i].verdict : Verdict::kPruned;
       new (array<std::atomic<float>>(kPriorAt) + i) std::atomic<float>(real ? moves[i].prior : 0);
       new (array<std::atomic<float>>(kBiasAt) + i)
-          std::atomic<float>(verdict == Verdict::kOpen ? 0 : kClosed);
+          std::atomic<float>(is_selectable(verdict) ? 0 : kClosed);
       new (array<Move>(kMoveAt) + i) Move(real ? moves[i].move : Move{});
       new (array<std::atomic<Verdict>>(kVerdictAt) + i) std::atomic<Verdict>(verdict);
     }

@@ -39,6 +39,9 @@ class CARIAMA_MCTS_EXPORT Reception {
   [[nodiscard]] bool accepted() const { return accepted_; }
   // Counts the call as a post that has run.
   void end_post();
+  // Records the exception that is being handled, which the call's function has thrown: the host
+  // ends its search with it. Requires: accepted().
+  void fail() noexcept;
 
  private:
   const Rank caller_;
@@ -71,10 +74,9 @@ class PeerAggregators {
   // until flush(). They return false if the call was not accepted: the destination has failed, it
   // has granted no chunk within MessengerOptions::timeout, or the call is longer than a chunk. If
   // there is no memory for the call, here or in the destination's process, this process ends; if
-  // the function throws, for example because there is no memory, the destination's process ends: an
-  // exception of a one-way call is not reported, so the search would wait for the function's effect
-  // without end. A call that arrives when the destination's host has ended, or when it has marked
-  // this process as dead, does nothing.
+  // the function throws, for example a function of the game, the search of the destination's
+  // process ends with the exception (Search::run(), Host::serve()). A call that arrives when the
+  // destination's host has ended, or when it has marked this process as dead, does nothing.
   template <typename F>
   bool call(ThreadId thread, const F& function) {
     return send_call(thread, function, [](internal::Reception&) {});
@@ -177,7 +179,11 @@ class PeerAggregators {
     const auto call = [function, caller = fabric_.rank()]() noexcept {
       internal::Reception run(caller);
       if (!run.accepted()) return;
-      function();
+      try {
+        function();
+      } catch (...) {
+        run.fail();
+      }
       Ended()(run);
     };
     return send<kIfLate>(thread, [&]<WhenFull kWhenFull>(auto& aggregators) -> CallResult {
@@ -191,7 +197,11 @@ class PeerAggregators {
     const auto call = [function, caller = fabric_.rank()](void* data, uint64_t size) noexcept {
       internal::Reception run(caller);
       if (!run.accepted()) return;
-      function(data, size);
+      try {
+        function(data, size);
+      } catch (...) {
+        run.fail();
+      }
       Ended()(run);
     };
     return send<kIfLate>(thread, [&]<WhenFull kWhenFull>(auto& aggregators) -> CallResult {

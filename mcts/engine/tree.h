@@ -156,8 +156,7 @@ class LocalTree final : public LocalInstance {
     for (int i = 0; i < node.size() && !full(); ++i) {
       if (node.visits(i) < options_.owner_expand_visits()) continue;
       if (!living_child(node, i).none() || node.closed(i)) continue;
-      G position = node.state();
-      position.play(node.move(i));
+      const G position = node.after(i);
       if (position.result()) continue;
       const uint32_t rank = place(node, position, host_.thread(thread).random);
       if (rank != host_.rank()) {

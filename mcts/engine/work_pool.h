@@ -6,6 +6,7 @@
 #ifndef CARIAMA_MCTS_ENGINE_WORK_POOL_H_
 #define CARIAMA_MCTS_ENGINE_WORK_POOL_H_
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -14,6 +15,7 @@
 #include "mcts/engine/job.h"
 #include "mcts/engine/slot_table.h"
 #include "mcts/host.h"
+#include "mcts/options.h"
 
 namespace cariama::mcts {
 
@@ -95,6 +97,20 @@ class WorkPool final : public LocalInstance {
   }
   [[nodiscard]] int64_t outstanding_sum() const {
     return outstanding_sum_.load(std::memory_order_relaxed);
+  }
+  // Returns true if this process may not request more rollouts of a job now: from process `owner`,
+  // by the limit queue_share; or from any process, because more are in flight than the root's job
+  // or the shares have left, so that this process has rollouts to run until the answers arrive.
+  // Only the root's job and shares are limited: all other jobs are parts of these. visits: of the
+  // node in which the rollout began.
+  [[nodiscard]] bool is_busy(const Job<G>& job, Rank owner, uint64_t visits,
+                             const SearchOptions& options) const {
+    if (!(job.root || job.share)) return false;
+    const uint64_t limit = std::clamp<uint64_t>(visits / options.queue_share, options.queue_target,
+                                                options.queue_limit) *
+                           host_.threads();
+    return outstanding_[owner].load(std::memory_order_relaxed) >= static_cast<int64_t>(limit) ||
+           outstanding_sum() > (job.root ? static_cast<int64_t>(job.left()) : jobs_.shares_left());
   }
   // Rank 0: the number of the root's rollouts that `rank` has in its shares.
   [[nodiscard]] std::atomic<int32_t>& shared(uint32_t rank) { return shared_[rank]; }

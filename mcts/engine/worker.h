@@ -23,6 +23,7 @@
 
 #include "dtutils/statistics.h"
 #include "dtutils/trace.h"
+#include "mcts/engine/chance.h"
 #include "mcts/engine/copies.h"
 #include "mcts/engine/copy_exchange.h"
 #include "mcts/engine/evaluations.h"
@@ -244,7 +245,7 @@ class Worker {
         }
       }
       if constexpr (HasRefine<G>) {
-        if (node->refinements() < kRefinements) {
+        if (node->refinements() < kRefinements && !node->is_chance()) {
           const int level = node->refinements();
           const uint32_t due = level == 0 ? options().refine_visits : options().refine_again_visits;
           if (node->visits() >= due && node->claim_refinement(level)) {
@@ -253,7 +254,8 @@ class Worker {
           }
         }
       }
-      const int move = select_move(*node, options().selection);
+      const int move = node->is_chance() ? choose_outcome(*node, thread_.random)
+                                         : select_move(*node, options().selection);
       if (move < 0) {
         // All moves have verdicts, so that the outcome is proved. Or there are no moves: the game
         // has ended with a result that proves nothing.
@@ -267,6 +269,12 @@ class Worker {
       }
       const uint32_t before = node->enter(move);
       path_.push_back({node, move});
+      if constexpr (HasChance<G>) {
+        if (node->closed(move)) {  // an outcome, or a draw
+          end_proved(job, node->outcome(move));
+          return true;
+        }
+      }
       const auto child = tree_.living_child(*node, move);
       if (child.is_local()) {
         node = child.local();
@@ -284,7 +292,7 @@ class Worker {
       }
       if (child.is_creating() && before > options().sample_limit()) return defer(job);
       if (child.is_remote()) {
-        if (is_busy(job, child.remote())) {
+        if (pool_.is_busy(job, child.remote().rank, path_.front().node->visits(), options())) {
           if (!exchange_.sample_instead(child.remote(), before)) return defer(job);
           counters_.sampled_instead.add();
           sample(job, *node, move);
@@ -322,28 +330,10 @@ class Worker {
     return true;
   }
 
-  // Returns true if this process may not request more rollouts of a job now: from the owner of
-  // `node`, by the limit queue_share; or from any process, because more are in flight than the
-  // root's job or the shares have left, so that this process has rollouts to run until the answers
-  // arrive. Only the root's job and shares are limited: all other jobs are parts of these.
-  [[nodiscard]] bool is_busy(const Job<G>& job, RemoteNode node) const {
-    if (!(job.root || job.share)) return false;
-    const uint64_t known = path_.front().node->visits() / options().queue_share;
-    const uint64_t limit =
-        std::clamp<uint64_t>(known, options().queue_target, options().queue_limit) *
-        host_.threads();
-    return pool_.outstanding(node.rank).load(std::memory_order_relaxed) >=
-               static_cast<int64_t>(limit) ||
-           pool_.outstanding_sum() >
-               (job.root ? static_cast<int64_t>(job.left()) : pool_.jobs().shares_left());
-  }
-
   // Returns true if the game ends with this move. Such a move gets no child by
   // LocalTree::create_children().
   [[nodiscard]] static bool ends(const NodeType& node, int move) {
-    G position = node.state();
-    position.play(node.move(move));
-    return position.result().has_value();
+    return node.after(move).result().has_value();
   }
   // Ends a rollout that reached a position with a proved outcome.
   void end_proved(Job<G>& job, Outcome known) {
@@ -358,13 +348,22 @@ class Worker {
   }
 
   // Ends a rollout at the position after the last move of its path: by the result of the game, or
-  // by playouts or value().
+  // by playouts or value(). value() and evaluators see no chance position: outcomes are played
+  // before.
   void sample(Job<G>& job, NodeType& node, int move) {
-    G position = node.state();
-    position.play(node.move(move));
-    if (const std::optional<float> result = position.result()) {
+    G position = node.after(move);
+    typename G::Move last = node.move(move);
+    std::optional<float> result = internal::checked_result(position);
+    const Outcome proved = result ? outcome_of(*result) : Outcome::kOpen;
+    if constexpr (HasChance<G> && (HasValue<G> || HasEvaluator<G>)) {
+      if (const auto outcome = play_outcomes(position, thread_.random)) {
+        last = *outcome;
+        result = internal::checked_result(position);
+      }
+    }
+    if (result) {
       counters_.completions.add();
-      finish(job, path_, 1, *result, {}, outcome_of(*result));
+      finish(job, path_, 1, *result, {}, proved);
       return;
     }
     if constexpr (HasEvaluator<G>) {
@@ -375,11 +374,10 @@ class Worker {
     samples_.clear();
     double sum = 0;
     const uint32_t playouts = options().playouts_per_leaf;
-    evaluator_->run(position, node.move(move), thread_.random, playouts,
-                    [&](const SampleType& sample) {
-                      samples_.push_back(sample);
-                      sum += sample.value;
-                    });
+    evaluator_->run(position, last, thread_.random, playouts, [&](const SampleType& sample) {
+      samples_.push_back(sample);
+      sum += sample.value;
+    });
     counters_.playouts.add(playouts);
     counters_.completions.add();
     finish(job, path_, 1, sum / playouts, samples_, Outcome::kOpen);
@@ -557,8 +555,7 @@ class Worker {
   // another process creates it, or there is no memory.
   NodeType* create_child(Job<G>& job, NodeType& node, int move) {
     if (tree_.full()) return nullptr;
-    G position = node.state();
-    position.play(node.move(move));
+    const G position = node.after(move);
     const Rank rank = tree_.place(node, position, thread_.random);
     if (rank == host_.rank()) {
       return tree_.create_child(node, move, position, thread_.index);

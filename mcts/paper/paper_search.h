@@ -34,6 +34,8 @@ class PaperSearch {
  public:
   static_assert(!HasEvaluator<G>,
                 "cariama: PaperSearch runs playouts, so its game has no Evaluator: use Search");
+  static_assert(!HasChance<G>,
+                "cariama: PaperSearch has no chance positions: use Search for a game with chance");
   using Move = typename G::Move;
   using Result = SearchResult<Move>;
   using Progress = std::function<void(const Result&)>;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <limits>
 #include <optional>
 #include <span>
 #include <stdexcept>
@@ -30,13 +31,23 @@ std::string worker_role(const std::string& rank, uint32_t index) {
   return "rank " + rank + ", worker " + std::to_string(index);
 }
 
-// Twenty plies of three moves. The playouts of the worker that the role names throw.
+// Returns true if the role begins with this process and this worker.
+bool has_role() {
+  const char* const rank = std::getenv("CARIAMA_RANK");  // not set in a single process
+  return role().starts_with(worker_role(rank == nullptr ? "0" : rank, Host::here().index));
+}
+
+// Twenty plies of three moves. The playouts of the worker that the role names throw, or return NaN,
+// or its moves() throws within a call.
 struct Throwing {
   using Move = uint8_t;
   static constexpr int kMaxMoves = 3;
 
   [[nodiscard]] int to_move() const { return played % 2; }
   int moves(std::span<Move> out) const {
+    if (role().ends_with(", call") && Host::here().receptions != 0 && has_role()) {
+      throw std::runtime_error("no moves here");
+    }
     for (int i = 0; i < kMaxMoves; ++i) out[static_cast<size_t>(i)] = static_cast<Move>(i);
     return kMaxMoves;
   }
@@ -48,9 +59,9 @@ struct Throwing {
     return played < 20 ? std::nullopt : std::optional(sum % 2 == 0 ? 0.4F : 0.6F);
   }
   float playout(Random& random) const {
-    const char* const rank = std::getenv("CARIAMA_RANK");  // not set in a single process
-    if (role() == worker_role(rank == nullptr ? "0" : rank, Host::here().index)) {
-      throw std::runtime_error("no playouts here");
+    if (has_role()) {
+      if (role().ends_with(", NaN")) return std::numeric_limits<float>::quiet_NaN();
+      if (!role().ends_with(", call")) throw std::runtime_error("no playouts here");
     }
     Throwing game = *this;
     while (!game.result()) game.play(static_cast<Move>(random.below(kMaxMoves)));
@@ -68,6 +79,7 @@ int play_role(int argc, char** argv) {
     if (role() == "body") throw std::runtime_error("no opening book");
     if (role() == "int") throw 7;
     Search<Throwing> search(host);
+    if (role().ends_with(", call")) search.options().placement = Placement::kRandom;
     // One search may end before the worker of the role has begun a playout.
     while (role().starts_with("rank 1") && host.living() == 2) {
       static_cast<void>(search.run(Throwing(), {.iterations = 20000}));
@@ -108,6 +120,31 @@ TEST(ProgramExceptions, OneOfTheGameIsPrintedWithItsProcess) {
     EXPECT_THAT(second.err(), HasSubstr("the search of rank 1"));
     EXPECT_THAT(second.err(), HasSubstr("threw: no playouts here\n"));
   }
+}
+
+// Another process requests a node from this worker.
+TEST(ProgramExceptions, OneOfTheGameWithinACallIsPrintedWithItsProcess) {
+  for (const uint32_t worker : {0U, 1U}) {
+    Running first(as_role(worker_role("0", worker) + ", call", 2, 2));
+    EXPECT_EQ(first.wait(), 1);
+    EXPECT_THAT(first.err(), HasSubstr("the body of mcts::Program threw: no moves here\n"));
+    Running second(as_role(worker_role("1", worker) + ", call", 2, 2));
+    EXPECT_EQ(second.wait(), 1);
+    EXPECT_THAT(second.err(), HasSubstr("the search of rank 1"));
+    EXPECT_THAT(second.err(), HasSubstr("threw: no moves here\n"));
+  }
+}
+
+TEST(ProgramExceptions, AValueOutOfRangeIsPrintedWithItsProcess) {
+  const char* const text =
+      "threw: the game's playout() returned nan: return a number from 0 to 1\n";
+  Running first(as_role(worker_role("0", 1) + ", NaN", 2, 2));
+  EXPECT_EQ(first.wait(), 1);
+  EXPECT_THAT(first.err(), HasSubstr(text));
+  Running second(as_role(worker_role("1", 0) + ", NaN", 2, 1));
+  EXPECT_EQ(second.wait(), 1) << "rank 0 ends its search without rank 1";
+  EXPECT_THAT(second.err(), HasSubstr("the search of rank 1"));
+  EXPECT_THAT(second.err(), HasSubstr(text));
 }
 
 }  // namespace

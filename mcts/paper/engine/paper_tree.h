@@ -388,7 +388,7 @@ class PaperTree final : public CommandedSearch<PaperTree<G>> {
   std::optional<PaperName> make_node(Thread& self, const G& position, PaperName parent,
                                      uint32_t edge) {
     Candidate<typename G::Move> moves[G::kMaxMoves];
-    const std::optional<float> result = position.result();
+    const std::optional<float> result = internal::checked_result(position);
     G state = position;
     const int size = result ? 0 : internal::list_moves(state, std::span(moves), false);
     void* memory =
@@ -441,7 +441,7 @@ class PaperTree final : public CommandedSearch<PaperTree<G>> {
   void sample_instead(Thread& self, NodeType& node, int chosen) {
     G position = node.state;
     position.play(node.move(chosen));
-    const std::optional<float> result = position.result();
+    const std::optional<float> result = internal::checked_result(position);
     const float value = result ? *result : play_out(self, position);
     self.counters->completions.add();
     bring_up(node.self, static_cast<uint32_t>(chosen), value);

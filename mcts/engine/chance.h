@@ -1,0 +1,78 @@
+// Chance: the choice of the outcome of a chance position that a rollout follows.
+//
+// A node of a chance position has the outcomes as its moves and their probabilities as its priors.
+// Its counts are those for player 0.
+#ifndef CARIAMA_MCTS_ENGINE_CHANCE_H_
+#define CARIAMA_MCTS_ENGINE_CHANCE_H_
+
+#include <algorithm>
+#include <optional>
+#include <span>
+
+#include "mcts/engine/node.h"
+#include "mcts/game.h"
+#include "mcts/random.h"
+
+namespace cariama::mcts {
+namespace internal {
+
+// Returns a random number from 0 to 1, without 1.
+[[nodiscard]] inline double share_of_one(Random& random) {
+  return static_cast<double>(random.next() >> 11) * 0x1p-53;
+}
+
+}  // namespace internal
+
+// Returns an outcome at random. Its weight is the difference between the visits that it should
+// have, probability * (visits of the node + 1), and its visits, if that is positive. So the first
+// outcome is chosen by the probabilities alone, and later the visits stay close to their
+// expectation.
+//
+// With independent samples the mean value of the position would be wrong in a job of several
+// processes. A rollout that is deferred starts again and would choose another outcome, so outcomes
+// in busy processes would get too few visits. An outcome in another process gets a batch of
+// rollouts at once, so it would get too many. The visits count rollouts in flight and no deferred
+// ones, so this choice corrects both.
+//
+// Returns -1 if the node has no outcomes: the game has ended.
+template <Game G>
+[[nodiscard]] int choose_outcome(const Node<G>& node, Random& random) {
+  const auto total = static_cast<double>(node.visits() + 1);
+  const auto weight = [&](int i) { return std::max(0.0, node.prior(i) * total - node.visits(i)); };
+  double sum = 0;
+  for (int i = 0; i < node.size(); ++i) sum += weight(i);
+  double left = internal::share_of_one(random) * sum;
+  int chosen = -1;
+  for (int i = 0; i < node.size(); ++i) {
+    // Other threads may change the visits meanwhile, so no outcome may be reached by the weights.
+    if (node.prior(i) <= 0) continue;
+    chosen = i;
+    left -= weight(i);
+    if (left < 0) break;
+  }
+  return chosen;
+}
+
+// Replaces a chance position by one that follows from it, in which a player moves or the game has
+// ended. Returns the last outcome, or nullopt if the position is no chance position. For positions
+// without a node: each outcome is chosen by its probability alone.
+template <Game G>
+requires HasChance<G> std::optional<typename G::Move> play_outcomes(G& position, Random& random) {
+  std::optional<typename G::Move> last;
+  while (!position.result() && position.is_chance()) {
+    Candidate<typename G::Move> outcomes[G::kMaxMoves];
+    const int count = internal::list_outcomes(position, std::span(outcomes));
+    double left = internal::share_of_one(random);
+    for (int i = 0; i < count && left >= 0; ++i) {
+      if (outcomes[i].prior <= 0) continue;
+      last = outcomes[i].move;
+      left -= double{outcomes[i].prior};
+    }
+    position.play(*last);
+  }
+  return last;
+}
+
+}  // namespace cariama::mcts
+
+#endif  // CARIAMA_MCTS_ENGINE_CHANCE_H_
