@@ -23,6 +23,8 @@ namespace {
 
 constexpr uint64_t kBucketsPerLine = 8;
 constexpr uint32_t kDefaultMaxChunks = 256;
+// The time for which operations on a share fail at once, after its owner did not answer.
+constexpr std::chrono::milliseconds kPauseWithoutAnswer{1000};
 constexpr uint64_t kMaxBuckets = uint64_t{1} << 48;
 
 absl::Status bad_options(std::string_view what, std::string_view remedy) {
@@ -234,18 +236,20 @@ absl::Status TableCore::attach(uint32_t owner) {
       return found->second.reason;
     }
   }
-  const auto unconnected = [&](const absl::Status& reason) {
+  const auto unconnected = [&](const absl::Status& reason, std::chrono::milliseconds pause) {
     // A lack of memory or descriptors of this process may end at any time, and is noticed at once.
     if (absl::IsResourceExhausted(reason)) return reason;
     const std::scoped_lock lock(mutex_);
-    unconnected_[owner] = {reason, deadline_after(options_.timeout)};
+    unconnected_[owner] = {reason, deadline_after(pause)};
     return reason;
   };
+  const Deadline deadline = deadline_after(fabric().options().timeout);
   auto queue = fabric().connection(owner, context == nullptr ? ThreadIndex(0) : context->index());
-  if (!queue.ok()) return unconnected(queue.status());
+  if (!queue.ok()) return unconnected(queue.status(), options_.timeout);
   const absl::StatusOr<GlobalAddress> address =
-      RemoteMemory::find(fabric(), owner, name_, deadline_after(fabric().options().timeout));
-  if (!address.ok()) return unconnected(address.status());
+      RemoteMemory::find(fabric(), owner, name_, deadline);
+  // An owner without service threads may have computed for long, and answers when it polls again.
+  if (!address.ok()) return unconnected(address.status(), kPauseWithoutAnswer);
   const uint64_t bytes = geometry_.buckets * words_ * sizeof(uint64_t);
   std::byte* const mapped =
       options_.force_remote

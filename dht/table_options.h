@@ -66,7 +66,8 @@ struct TableOptions {
   AtomicsBy atomics = AtomicsBy::kAutomatic;
   // An operation that takes longer ends with kUnavailable. Of a time between two polls of its
   // access, at most one second counts: the thread may have been stopped. The first operation on a
-  // share connects to its owner, which FabricOptions::timeout limits instead.
+  // share connects to its owner and asks it for the address, both together for at most
+  // FabricOptions::timeout instead.
   std::chrono::milliseconds timeout{30'000};
 
   static constexpr uint32_t kMaxChunk = 512;

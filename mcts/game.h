@@ -4,8 +4,9 @@
 //
 //   struct Nim {                                       // two players, 0 and 1
 //     using Move = uint8_t;                            // any small trivially copyable type
-//     static constexpr int kMaxMoves = 3;              // most legal moves that a position has:
-//                                                      //   at most 65520. A node is sent to other
+//     static constexpr int kMaxMoves = 3;              // most legal moves, or outcomes of chance,
+//                                                      //   that a position has: at most 65520. A
+//                                                      //   node is sent to other
 //                                                      //   processes only if it fits into a call:
 //                                                      //   about 40 bytes and a Move for each of
 //                                                      //   its moves, up to 31 KiB. The first
@@ -25,11 +26,11 @@
 // tree nodes and to other processes. Requires: a position without result() has at least one move.
 // After expand() it has at least one move that is not kPruned. The search does not check this: it
 // takes a position without moves for a proved draw, and one with pruned moves only for a loss of
-// the player to move. `out` has kMaxMoves elements; moves() and expand() must not write more.
+// the player to move. A chance position without outcomes is an error, as wrong probabilities. `out` has kMaxMoves elements; moves() and expand() must not write more.
 //
 // A node that does not fit into a call gets no copy. If it is the root, the other processes get no
-// shares of its rollouts. The search needs up to kMaxMoves * (3 * sizeof(Move) + 16) bytes of
-// stack.
+// shares of its rollouts. The search needs up to kMaxMoves * (sizeof(Move) + 2 *
+// sizeof(Candidate<Move>)) bytes of stack.
 //
 // Chance. A game with dice or cards has chance positions: nature makes the next move, not a player.
 // The moves() of a chance position are its outcomes. The search chooses them by probability(): the
@@ -37,7 +38,9 @@
 // is_chance(), moves(), probability(), play(), result(), key() and playouts, and no other function:
 // to_move() may return any number there, expand(), refine() and value() are not called, and an
 // evaluator gets no such position. expand() must not change another position into a chance
-// position. A search cannot begin at a chance position.
+// position. A search cannot begin at a chance position. A playout draws the outcomes that it meets
+// itself, from `random`, by their probabilities; the search does not check these draws. Chance
+// positions may follow each other.
 //
 // What the game guarantees:
 //  - Threads. The workers of all processes call the functions at the same time, each on an object
@@ -52,7 +55,10 @@
 //    once.
 //  - Cost. A new node takes one play(), and one call of moves() or expand() (the root, and every
 //    node of the paper's design, of both). A rollout takes one play(), and a playout, a call of
-//    value(), or both, whatever the depth of the tree. No function blocks. A worker runs no calls
+//    value(), or both, whatever the depth of the tree. A new node of a chance position takes one
+//    probability() for each outcome. With value() or an evaluator, a rollout that ends at a chance
+//    position takes these and a play() for each chance position until a player moves. No function
+//    blocks. A worker runs no calls
 //    during a function: other processes wait for it, and the search ends only after it.
 //  - Values. result(), playout() and value() return numbers from 0 to 1. Priors are finite, 0 or
 //    more. The probabilities of the outcomes of a chance position add up to 1, within 0.001. Any
@@ -87,7 +93,9 @@
 //                                                      //   per thread:
 //                                                      //   Playouts(const G&, Random&); float
 //                                                      //   run(const G&, optional<Move> last,
-//                                                      //   Random&, Owned<kAmafIds>*)
+//                                                      //   Random&), with AMAF also
+//                                                      //   Owned<kAmafIds>*. `last` is the move
+//                                                      //   or outcome before the position
 //   using Evaluator = ...;                             // a class that computes values and priors
 //                                                      //   of batches of positions, for example
 //                                                      //   a network (evaluator.h). It replaces
@@ -97,7 +105,9 @@
 //                                                      //   Chance. Not with AMAF or PaperSearch
 //   float probability(Move outcome) const;             // of an outcome of moves(), 0 .. 1
 //   uint64_t key() const;                              // equal for equal positions with the same
-//                                                      //   player to move. A good 64-bit hash:
+//                                                      //   player to move; of a chance position
+//                                                      //   another one than of all positions in
+//                                                      //   which a player moves. A good 64-bit hash:
 //                                                      //   with transpositions, two positions with
 //                                                      //   one key share a node, so the search may
 //                                                      //   be wrong. Also for placement by hash

@@ -215,8 +215,9 @@ absl::Status FabricJob::meet_others(SharedJobDirectory* shared, Deadline deadlin
   }
   directory->complete();
   directory_ = std::move(directory);
-  if (shared != nullptr) shared->share(directory_);
   board_.open();
+  // After open(): the others close the descriptors from which it opens the board.
+  if (shared != nullptr) shared->share(directory_);
   return absl::OkStatus();
 }
 

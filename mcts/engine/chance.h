@@ -1,7 +1,7 @@
 // Chance: the choice of the outcome of a chance position that a rollout follows.
 //
 // A node of a chance position has the outcomes as its moves and their probabilities as its priors.
-// Its counts are those for player 0.
+// The values in it are those for player 0.
 #ifndef CARIAMA_MCTS_ENGINE_CHANCE_H_
 #define CARIAMA_MCTS_ENGINE_CHANCE_H_
 
@@ -34,7 +34,8 @@ namespace internal {
 // rollouts at once, so it would get too many. The visits count rollouts in flight and no deferred
 // ones, so this choice corrects both.
 //
-// Returns -1 if the node has no outcomes: the game has ended.
+// Returns -1 if the node has no outcomes: the game has ended. Never returns an outcome with the
+// probability 0. Thread-safe. Takes time proportional to the number of outcomes.
 template <Game G>
 [[nodiscard]] int choose_outcome(const Node<G>& node, Random& random) {
   const auto total = static_cast<double>(node.visits() + 1);
@@ -44,7 +45,8 @@ template <Game G>
   double left = internal::share_of_one(random) * sum;
   int chosen = -1;
   for (int i = 0; i < node.size(); ++i) {
-    // Other threads may change the visits meanwhile, so no outcome may be reached by the weights.
+    // If other threads have raised the visits meanwhile, the weights may add up to less than `left`.
+    // Then the last outcome that can occur is chosen.
     if (node.prior(i) <= 0) continue;
     chosen = i;
     left -= weight(i);
@@ -54,8 +56,8 @@ template <Game G>
 }
 
 // Replaces a chance position by one that follows from it, in which a player moves or the game has
-// ended. Returns the last outcome, or nullopt if the position is no chance position. For positions
-// without a node: each outcome is chosen by its probability alone.
+// ended. Returns the last outcome, or nullopt if it played none. For positions without a node: each
+// outcome is chosen by its probability alone. Throws std::runtime_error as list_outcomes().
 template <Game G>
 requires HasChance<G> std::optional<typename G::Move> play_outcomes(G& position, Random& random) {
   std::optional<typename G::Move> last;

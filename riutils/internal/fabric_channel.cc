@@ -156,15 +156,18 @@ std::optional<absl::StatusOr<std::vector<ChannelLink::Chunk>>> FabricChannel::ob
     std::optional<absl::StatusOr<ChunkReply>> answer = ask();
     if (!answer.has_value()) return std::nullopt;
     if (!answer->ok()) return answer->status();
-    absl::Status usable = check_grant(**answer, asked_count_, asked_bytes_, fabric_.label(rank_));
-    if (!usable.ok()) return usable;
-    if (!granted_) number_ = (*answer)->number;
-    granted_ = true;
     received_ = **answer;
   }
   // The receiver has these chunks: without memory to record them, the answer stays for the next
   // call.
   try {
+    absl::Status usable = check_grant(*received_, asked_count_, asked_bytes_, fabric_.label(rank_));
+    if (!usable.ok()) {
+      received_.reset();
+      return usable;
+    }
+    if (!granted_) number_ = received_->number;
+    granted_ = true;
     auto chunks = recorded(*received_);
     received_.reset();
     return chunks;

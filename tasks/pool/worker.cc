@@ -100,7 +100,7 @@ PoolWorker::~PoolWorker() {
 
 void PoolWorker::pause(uint64_t round) const { idle_pause(round, idle_sleep_ns_); }
 void PoolWorker::run_calls() { static_cast<void>(fabric_.process_calls()); }
-const std::string& PoolWorker::label(uint64_t rank) const {
+std::string PoolWorker::label(uint64_t rank) const {
   return fabric_.label(static_cast<uint32_t>(rank));
 }
 

@@ -83,7 +83,7 @@ class PoolWorker final : public PoolProtocol<PoolWorker> {
   void begin_unit(uint64_t rank) { units_.begin(rank); }
   void end_unit(uint64_t rank) { units_.end(rank); }
   [[nodiscard]] size_t level_of(int rank) const { return level_of_[static_cast<size_t>(rank)]; }
-  [[nodiscard]] const std::string& label(uint64_t rank) const;
+  [[nodiscard]] std::string label(uint64_t rank) const;
 
   const uint64_t idle_sleep_ns_;
   Fabric& fabric_;

@@ -122,7 +122,6 @@ TEST(GlobalMemoryMistakes, AreRefused) {
   });
 }
 
-// If the requester has stopped waiting, the owner's allocation is freed; otherwise it would leak.
 TEST(RemoteMemoryNames, LeadToTheAddressUntilTheMemoryIsFreed) {
   LocalJob job({.processes = 2, .transport = transport_case("shm")});
   std::atomic<uint64_t> name{0};
@@ -157,6 +156,7 @@ TEST(RemoteMemoryNames, LeadToTheAddressUntilTheMemoryIsFreed) {
   });
 }
 
+// If the requester has stopped waiting, the owner's allocation is freed; otherwise it would leak.
 TEST(RemoteMemoryLate, IsFreed) {
   LocalJob job({.processes = 2, .transport = transport_case("sim")});
   std::array<std::atomic<bool>, 2> step{};
