@@ -58,6 +58,8 @@ ABSL_FLAG(std::string, join, "greedy", "uni: greedy, or wait-queue");
 ABSL_FLAG(std::string, steal, "1", "pool: tasks handed over at a time: 1 to 64, or half");
 ABSL_FLAG(double, own_atomic, 1000,
           "pool: time in ns of a compare-and-swap of a worker on its own request cell");
+ABSL_FLAG(uint64_t, cells, uint64_t{1} << 16,
+          "pool: cells of a worker's deque from which thieves steal, PoolOptions::cells");
 ABSL_FLAG(uint64_t, stack, uint64_t{64} << 20, "pool: bytes of the stack of a worker");
 ABSL_FLAG(double, limit, 3600, "limit of the virtual time in seconds");
 
@@ -145,6 +147,7 @@ Simulated run_uni(const SimulatedProgram& tree, const SimulationOptions& options
 
 Simulated run_pool(const SimulatedProgram& tree, const SimulationOptions& cluster) {
   PoolSimulationOptions options{.cluster = cluster,
+                                .cells = absl::GetFlag(FLAGS_cells),
                                 .own_atomic = from_ns(absl::GetFlag(FLAGS_own_atomic)),
                                 .stack_bytes = absl::GetFlag(FLAGS_stack)};
   const std::string steal = absl::GetFlag(FLAGS_steal);

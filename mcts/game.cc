@@ -1,25 +1,28 @@
 #include "mcts/game.h"
 
 #include <stdexcept>
-#include <string>
+
+#include "absl/strings/str_format.h"
 
 namespace cariama::mcts::internal {
 
 void refuse_value(const char* function, float value) {
-  throw std::runtime_error(std::string("the game's ") + function + " returned " +
-                           std::to_string(value) + ": return a number from 0 to 1");
+  throw std::runtime_error(
+      absl::StrFormat("the game's %s returned %.9g: return a number from 0 to 1", function, value));
 }
 
 void refuse_prior(const char* function, float prior, int move, int moves) {
-  throw std::runtime_error(std::string("the game's ") + function + " wrote the prior " +
-                           std::to_string(prior) + " for move " + std::to_string(move) + " of " +
-                           std::to_string(moves) + ": write finite priors of 0 or more");
+  throw std::runtime_error(absl::StrFormat(
+      "the game's %s wrote the prior %.9g for move %d of %d: write finite priors of 0 "
+      "or more",
+      function, prior, move, moves));
 }
 
 void refuse_probabilities(int outcomes, double sum) {
-  throw std::runtime_error("the game's probability() returned numbers with the sum " +
-                           std::to_string(sum) + " for the " + std::to_string(outcomes) +
-                           " outcomes of a chance position: their sum must be 1");
+  throw std::runtime_error(absl::StrFormat(
+      "the game's probability() returned numbers with the sum %.9g for the %d outcomes "
+      "of a chance position: their sum must be 1",
+      sum, outcomes));
 }
 
 void refuse_expansion() {

@@ -60,7 +60,7 @@
 //    position takes these and a play() for each chance position until a player moves. No function
 //    blocks. A worker runs no calls
 //    during a function: other processes wait for it, and the search ends only after it.
-//  - Values. result(), playout() and value() return numbers from 0 to 1. Priors are finite, 0 or
+//  - Values. result(), playout() and value() return numbers from 0 to 1, within 0.00001. Priors are finite, 0 or
 //    more. The probabilities of the outcomes of a chance position add up to 1, within 0.001. Any
 //    other number, and a NaN, is an error: the search ends with an exception that names the
 //    function and the number.
@@ -437,18 +437,21 @@ namespace internal {
 // Throws std::runtime_error: expand() has changed a position into a chance position.
 [[noreturn]] CARIAMA_MCTS_EXPORT void refuse_expansion();
 
-// Returns a value that a function of the game has returned. Throws std::runtime_error if it is not
-// from 0 to 1.
+// Returns a value that a function of the game has returned, and the nearest number from 0 to 1 if
+// the difference is a rounding error. Throws std::runtime_error if it is not from 0 to 1.
 [[nodiscard]] inline float checked_value(const char* function, float value) {
-  if (!(value >= 0 && value <= 1)) [[unlikely]]  // a NaN fulfils no condition
-    refuse_value(function, value);
+  constexpr float kRounding = 1e-5F;
+  if (!(value >= 0 && value <= 1)) [[unlikely]] {  // a NaN fulfils no condition
+    if (!(value >= -kRounding && value <= 1 + kRounding)) refuse_value(function, value);
+    return value < 0 ? 0.0F : 1.0F;
+  }
   return value;
 }
 // Returns result() of the position. Throws std::runtime_error if it is not from 0 to 1.
 template <typename G>
 [[nodiscard]] std::optional<float> checked_result(const G& position) {
-  const std::optional<float> result = position.result();
-  if (result) static_cast<void>(checked_value("result()", *result));
+  std::optional<float> result = position.result();
+  if (result) result = checked_value("result()", *result);
   return result;
 }
 // Throws std::runtime_error if a prior is not a finite number of 0 or more.
@@ -473,7 +476,7 @@ class PlayoutRunner {
     } else {
       sample.value = position.playout(random);
     }
-    static_cast<void>(checked_value("playout()", sample.value));
+    sample.value = checked_value("playout()", sample.value);
     return sample;
   }
 };
@@ -489,7 +492,7 @@ class PlayoutRunner<G> {
     } else {
       sample.value = playouts_.run(position, last, random);
     }
-    static_cast<void>(checked_value("Playouts::run()", sample.value));
+    sample.value = checked_value("Playouts::run()", sample.value);
     return sample;
   }
 
@@ -541,7 +544,7 @@ template <typename G>
 requires HasExpand<G>
 int checked_expand(G& position, std::span<Candidate<typename G::Move>> out) {
   const int count = position.expand(out);
-  if (is_chance(position)) refuse_expansion();
+  if (is_chance(position) && !position.result()) refuse_expansion();
   if constexpr (!HasEvaluator<G>) {  // the evaluator replaces the priors
     check_priors<typename G::Move>("expand()", out.first(static_cast<size_t>(count)));
   }

@@ -39,7 +39,7 @@ struct PoolSimulationOptions {
   SimulationOptions cluster{};
   // As the options of the same name in PoolOptions.
   uint32_t steal = 1;
-  size_t cells = size_t{1} << 12;
+  size_t cells = size_t{1} << 16;
   size_t private_cells = size_t{1} << 17;
   // Time of a compare-and-swap of a worker on its own request cell. The default is a round trip
   // through the network card of its host.

@@ -549,6 +549,14 @@ int run(int argc, char** argv) {
   if (job == bench && arguments.seconds == 0.0 && arguments.iterations == 0) {
     return usage("bench needs --seconds above 0, or --iterations");
   }
+  if (job == analyze || job == serve) {
+    // The launcher passes a signal on to all processes. Rank 0 ends the search, and then the job.
+    arguments.program.prepare = [](mcts::Host& host) {
+      if (host.rank() == 0) return;
+      ::signal(SIGINT, SIG_IGN);
+      ::signal(SIGTERM, SIG_IGN);
+    };
+  }
   return program.run([&](mcts::Host& host) { return job(arguments, host); }, arguments.program);
 }
 

@@ -58,18 +58,25 @@ struct RawMessage {
   int64_t compute = 0;  // c_ns
 };
 
-// Sets begin and end on the axis of processor time.
+// Sets begin and end on the axis of processor time. Messages that were in progress at the same time
+// (both directions of a collective, non-blocking messages until their wait) still are: each begins
+// at its processor time, and their transfers take place one after the other, from the processor time
+// of the last one.
 void to_cpu_axis(std::vector<RawMessage>& rank) {
   int64_t transfers = 0;
   for (size_t first = 0; first < rank.size();) {
     size_t last = first;
     int64_t duration = 0;
-    while (last < rank.size() && rank[last].compute == rank[first].compute) {
+    int64_t wall_end = rank[first].message.begin;
+    while (last < rank.size() &&
+           (rank[last].compute == rank[first].compute || rank[last].message.begin < wall_end)) {
+      wall_end = std::max(wall_end, rank[last].message.end);
       duration += transfer_ns(rank[last++].message.bytes);
     }
+    int64_t end = rank[last - 1].compute + transfers;
     for (; first < last; ++first) {
       rank[first].message.begin = rank[first].compute + transfers;
-      rank[first].message.end = rank[first].message.begin + duration;
+      rank[first].message.end = end += transfer_ns(rank[first].message.bytes);
     }
     transfers += duration;
   }

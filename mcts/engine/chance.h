@@ -23,36 +23,46 @@ namespace internal {
 
 }  // namespace internal
 
-// Returns an outcome at random. Its weight is the difference between the visits that it should
-// have, probability * (visits of the node + 1), and its visits, if that is positive. So the first
-// outcome is chosen by the probabilities alone, and later the visits stay close to their
-// expectation.
+// The number of visits in which choose_outcome() makes up for a difference.
+inline constexpr double kOutcomeDamping = 64;
+
+// Returns an outcome at random. Its weight is its probability, plus a 64th of the difference between
+// the visits that it should have, probability * visits of the node, and its visits; 0 if that is
+// negative. Without differences the weights are the probabilities.
 //
-// With independent samples the mean value of the position would be wrong in a job of several
+// With the probabilities alone the mean value of the position would be wrong in a job of several
 // processes. A rollout that is deferred starts again and would choose another outcome, so outcomes
 // in busy processes would get too few visits. An outcome in another process gets a batch of
 // rollouts at once, so it would get too many. The visits count rollouts in flight and no deferred
-// ones, so this choice corrects both.
+// ones, so the difference corrects both. Divided by less than 64, it would give rare outcomes too
+// many visits in nodes with few: an outcome without visits would be chosen as soon as it should have
+// one.
 //
 // Returns -1 if the node has no outcomes: the game has ended. Never returns an outcome with the
 // probability 0. Thread-safe. Takes time proportional to the number of outcomes.
 template <Game G>
 [[nodiscard]] int choose_outcome(const Node<G>& node, Random& random) {
-  const auto total = static_cast<double>(node.visits() + 1);
-  const auto weight = [&](int i) { return std::max(0.0, node.prior(i) * total - node.visits(i)); };
-  double sum = 0;
-  for (int i = 0; i < node.size(); ++i) sum += weight(i);
-  double left = internal::share_of_one(random) * sum;
+  const auto visits = static_cast<double>(node.visits());
   int chosen = -1;
+  int missed = -1;  // the outcome that lacks the most visits
+  double most_lacking = 0;
+  double sum = 0;
   for (int i = 0; i < node.size(); ++i) {
-    // If other threads have raised the visits meanwhile, the weights may add up to less than `left`.
-    // Then the last outcome that can occur is chosen.
-    if (node.prior(i) <= 0) continue;
-    chosen = i;
-    left -= weight(i);
-    if (left < 0) break;
+    const double probability = node.prior(i);
+    if (probability <= 0) continue;
+    // Other threads change the visits, so each number is read once.
+    const double lacking = probability * visits - node.visits(i);
+    if (missed < 0 || lacking > most_lacking) {
+      missed = i;
+      most_lacking = lacking;
+    }
+    const double weight = probability + lacking / kOutcomeDamping;
+    if (weight <= 0) continue;
+    sum += weight;
+    if (internal::share_of_one(random) * sum < weight) chosen = i;
   }
-  return chosen;
+  // Without a positive weight, other threads have visited all outcomes meanwhile.
+  return chosen < 0 ? missed : chosen;
 }
 
 // Replaces a chance position by one that follows from it, in which a player moves or the game has

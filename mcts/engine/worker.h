@@ -270,7 +270,8 @@ class Worker {
       const uint32_t before = node->enter(move);
       path_.push_back({node, move});
       if constexpr (HasChance<G>) {
-        if (node->closed(move)) {  // an outcome, or a draw
+        // An outcome of chance, or a draw. Another thread may prune a move after its selection.
+        if (node->closed(move) && node->verdict(move) != Verdict::kPruned) {
           end_proved(job, node->outcome(move));
           return true;
         }

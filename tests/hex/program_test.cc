@@ -5,11 +5,13 @@
 
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/running_command.h"
@@ -162,6 +164,28 @@ TEST(Program, RefereesAMatchWithSeparateSetupCommands) {
   EXPECT_THAT(known.output, HasSubstr("\"failures\": 0"));
   EXPECT_EQ(match("--iterations 50 --setup2 'time -m 1'").code, 1);
   EXPECT_EQ(match("--setup 'time -m 1' --setup2 'param_search iterations 20'").code, 1);
+}
+
+// An interrupt ends the search of all processes, and the result counts the rollouts of each.
+TEST(Program, AnInterruptEndsAnAnalysisInSeveralProcesses) {
+  using cariama::testing::Running;
+  Running analysis(CARIAMA_PROGRAM_DIR
+                   "/cariama-hex analyze -n 2 --size 11 --seconds 100 --without solver --json");
+  ASSERT_TRUE(Running::eventually([&] { return absl::StrContains(analysis.err(), " visits "); }))
+      << analysis.err();
+  ::kill(analysis.pid(), SIGINT);
+  EXPECT_EQ(analysis.wait(), 0) << analysis.err();
+  // The values of a field in all rows that have it.
+  const auto sum = [out = analysis.out()](const std::string& field) {
+    uint64_t sum = 0;
+    const std::string key = "\"" + field + "\": ";
+    for (size_t at = out.find(key); at != std::string::npos; at = out.find(key, at + 1)) {
+      sum += std::strtoull(out.c_str() + at + key.size(), nullptr, 10);
+    }
+    return sum;
+  };
+  EXPECT_GT(sum("iterations"), 0U);
+  EXPECT_EQ(sum("completions"), sum("iterations")) << analysis.out();
 }
 
 // The program prints the address of the page, an interrupt ends it, and a second program cannot use
