@@ -474,8 +474,8 @@ GtpSession::Answer GtpSession::analyze(const Arguments& arguments) {
 }
 
 GtpSession::Answer GtpSession::analyze_commands(const Arguments&) {
-  // HexGui puts the answer of a command of type `move` on its board as a move that the program has played,
-  // and cannot show an empty answer of type `string`.
+  // HexGui puts the answer of a command of type `move` on its board as a move that the program has
+  // played, and cannot show an empty answer of type `string`.
   return "pspairs/Visits and win rates/hex-visits\n"
          "plist/Must play/hex-must-play %m\n"
          "pspairs/Dead and captured cells/hex-inferior\n"

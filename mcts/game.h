@@ -26,7 +26,8 @@
 // tree nodes and to other processes. Requires: a position without result() has at least one move.
 // After expand() it has at least one move that is not kPruned. The search does not check this: it
 // takes a position without moves for a proved draw, and one with pruned moves only for a loss of
-// the player to move. A chance position without outcomes is an error, as wrong probabilities. `out` has kMaxMoves elements; moves() and expand() must not write more.
+// the player to move. A chance position without outcomes is an error, as wrong probabilities. `out`
+// has kMaxMoves elements; moves() and expand() must not write more.
 //
 // A node that does not fit into a call gets no copy. If it is the root, the other processes get no
 // shares of its rollouts. The search needs up to kMaxMoves * (sizeof(Move) + 2 *
@@ -58,12 +59,12 @@
 //    value(), or both, whatever the depth of the tree. A new node of a chance position takes one
 //    probability() for each outcome. With value() or an evaluator, a rollout that ends at a chance
 //    position takes these and a play() for each chance position until a player moves. No function
-//    blocks. A worker runs no calls
-//    during a function: other processes wait for it, and the search ends only after it.
-//  - Values. result(), playout() and value() return numbers from 0 to 1, within 0.00001. Priors are finite, 0 or
-//    more. The probabilities of the outcomes of a chance position add up to 1, within 0.001. Any
-//    other number, and a NaN, is an error: the search ends with an exception that names the
-//    function and the number.
+//    blocks. A worker runs no calls during a function: other processes wait for it, and the search
+//    ends only after it.
+//  - Values. result(), playout() and value() return numbers from 0 to 1, within 0.00001. Priors are
+//    finite, 0 or more. The probabilities of the outcomes of a chance position add up to 1, within
+//    0.001. Any other number, and a NaN, is an error: the search ends with an exception that names
+//    the function and the number.
 //  - No function throws. An exception ends the search (Search::run(), Host::serve()).
 //
 // Optional members. A concept detects each of them; the search uses it if the game has it:
@@ -107,10 +108,11 @@
 //   uint64_t key() const;                              // equal for equal positions with the same
 //                                                      //   player to move; of a chance position
 //                                                      //   another one than of all positions in
-//                                                      //   which a player moves. A good 64-bit hash:
-//                                                      //   with transpositions, two positions with
-//                                                      //   one key share a node, so the search may
-//                                                      //   be wrong. Also for placement by hash
+//                                                      //   which a player moves. A good 64-bit
+//                                                      //   hash: with transpositions, two
+//                                                      //   positions with one key share a node, so
+//                                                      //   the search may be wrong. Also for
+//                                                      //   placement by hash
 #ifndef CARIAMA_MCTS_GAME_H_
 #define CARIAMA_MCTS_GAME_H_
 

@@ -1,7 +1,7 @@
 // simulate_pool(): runs a fork-join program on the task pool of a simulated cluster of up to some
-// thousand workers. The program is that of simulate() (simulation.h), with the same tree of tasks: a
-// step kFork spawns `child`, which thieves can steal; kJoin and kEnd sync all children, the newest
-// first.
+// thousand workers. The program is that of simulate() (simulation.h), with the same tree of tasks:
+// a step kFork spawns `child`, which thieves can steal; kJoin and kEnd sync all children, the
+// newest first.
 //
 //   auto result = simulate_pool(tree, {.cluster = {.workers = 3840}});
 //   result->statistics.stolen[3]                     // steals from other hosts
@@ -34,8 +34,8 @@
 namespace cariama {
 
 struct PoolSimulationOptions {
-  // victim_order, join, switch_cost, frame_bytes and own_access have no effect. A request of a thief
-  // interrupts a step with `polls` whose cost is at least `quantum`.
+  // victim_order, join, switch_cost, frame_bytes and own_access have no effect. A request of a
+  // thief interrupts a step with `polls` whose cost is at least `quantum`.
   SimulationOptions cluster{};
   // As the options of the same name in PoolOptions.
   uint32_t steal = 1;
@@ -49,8 +49,9 @@ struct PoolSimulationOptions {
 };
 
 struct PoolSimulationResult {
-  // All workers left the run within the limit of virtual time. If false, `violation` says why; it is
-  // empty if the limit was the reason. Then makespan is the time at which the simulation stopped.
+  // All workers left the run within the limit of virtual time. If false, `violation` says why; it
+  // is empty if the limit was the reason. Then makespan is the time at which the simulation
+  // stopped.
   bool finished = false;
   SimTime makespan{0};        // virtual time until the root task ended
   SimTime termination{0};     // virtual time from then until the last worker left the run
@@ -71,9 +72,10 @@ struct PoolSimulationResult {
 };
 
 // Runs the program in the calling thread. Blocks until it has finished. Memory: about 50 KiB for
-// each worker, and more with deep trees. Requires: this process has no TaskPool and no TaskRuntime, and
-// no other simulation runs in it. Errors: INVALID_ARGUMENT (names the option), FAILED_PRECONDITION (this process has a TaskPool or
-// a TaskRuntime), RESOURCE_EXHAUSTED (no address space), those of FunctionTable::build().
+// each worker, and more with deep trees. Requires: this process has no TaskPool and no TaskRuntime,
+// and no other simulation runs in it. Errors: INVALID_ARGUMENT (names the option),
+// FAILED_PRECONDITION (this process has a TaskPool or a TaskRuntime), RESOURCE_EXHAUSTED (no
+// address space), those of FunctionTable::build().
 [[nodiscard]] CARIAMA_TASKS_EXPORT absl::StatusOr<PoolSimulationResult> simulate_pool(
     const SimulatedProgram& program, const PoolSimulationOptions& options);
 

@@ -80,10 +80,10 @@ using MakePolicy = std::function<std::shared_ptr<RegistrationPolicy>(bool own_th
 using MakePinner = std::function<absl::StatusOr<std::shared_ptr<Pinner>>()>;
 
 // Replays the ranks: one after the other on the real clock; side by side on the virtual clock.
-// `limit`: the budget of a rank in bytes, UINT64_MAX: none. `places`: the place of each rank's helper
-// on the board of its node; empty: each helper always runs. Only on the virtual clock do helpers of
-// a board run at the same time. Errors: those of the cache and of `make_pinner`. Not thread-safe on
-// the virtual clock.
+// `limit`: the budget of a rank in bytes, UINT64_MAX: none. `places`: the place of each rank's
+// helper on the board of its node; empty: each helper always runs. Only on the virtual clock do
+// helpers of a board run at the same time. Errors: those of the cache and of `make_pinner`. Not
+// thread-safe on the virtual clock.
 [[nodiscard]] absl::StatusOr<ReplayResult> replay_trace(const std::vector<RankTrace>& ranks,
                                                         const MakePolicy& make_policy,
                                                         const MakePinner& make_pinner,

@@ -60,8 +60,8 @@ struct RawMessage {
 
 // Sets begin and end on the axis of processor time. Messages that were in progress at the same time
 // (both directions of a collective, non-blocking messages until their wait) still are: each begins
-// at its processor time, and their transfers take place one after the other, from the processor time
-// of the last one.
+// at its processor time, and their transfers take place one after the other, from the processor
+// time of the last one.
 void to_cpu_axis(std::vector<RawMessage>& rank) {
   int64_t transfers = 0;
   for (size_t first = 0; first < rank.size();) {

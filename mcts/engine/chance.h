@@ -26,17 +26,17 @@ namespace internal {
 // The number of visits in which choose_outcome() makes up for a difference.
 inline constexpr double kOutcomeDamping = 64;
 
-// Returns an outcome at random. Its weight is its probability, plus a 64th of the difference between
-// the visits that it should have, probability * visits of the node, and its visits; 0 if that is
-// negative. Without differences the weights are the probabilities.
+// Returns an outcome at random. Its weight is its probability, plus a 64th of the difference
+// between the visits that it should have, probability * visits of the node, and its visits; 0 if
+// that is negative. Without differences the weights are the probabilities.
 //
 // With the probabilities alone the mean value of the position would be wrong in a job of several
 // processes. A rollout that is deferred starts again and would choose another outcome, so outcomes
 // in busy processes would get too few visits. An outcome in another process gets a batch of
 // rollouts at once, so it would get too many. The visits count rollouts in flight and no deferred
 // ones, so the difference corrects both. Divided by less than 64, it would give rare outcomes too
-// many visits in nodes with few: an outcome without visits would be chosen as soon as it should have
-// one.
+// many visits in nodes with few: an outcome without visits would be chosen as soon as it should
+// have one.
 //
 // Returns -1 if the node has no outcomes: the game has ended. Never returns an outcome with the
 // probability 0. Thread-safe. Takes time proportional to the number of outcomes.

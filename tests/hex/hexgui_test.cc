@@ -1,4 +1,5 @@
-// A recorded session of HexGui (data/hexgui_session.gtp) with the program cariama-hex on two processes.
+// A recorded session of HexGui (data/hexgui_session.gtp) with the program cariama-hex on two
+// processes.
 #include <fcntl.h>
 #include <spawn.h>
 #include <sys/wait.h>
@@ -54,7 +55,8 @@ class Program {
     std::fflush(to_);
   }
 
-  // Returns the next answer without its empty line. HexGui draws the blocks of live graphics before it.
+  // Returns the next answer without its empty line. HexGui draws the blocks of live graphics before
+  // it.
   std::string answer() {
     std::string block;
     do {
