@@ -117,6 +117,8 @@ class PoolProtocol : public PoolSlowPaths {
   [[noreturn]] void no_room() const final;
 
   [[nodiscard]] PoolStatistics statistics() const;
+  PoolProtocol(const PoolProtocol&) = delete;
+  PoolProtocol& operator=(const PoolProtocol&) = delete;
   void reset_statistics();
   [[nodiscard]] std::vector<PoolAttempt> take_attempts() { return std::exchange(log_, {}); }
 
@@ -126,8 +128,6 @@ class PoolProtocol : public PoolSlowPaths {
   PoolProtocol(const PoolOptions& options, std::byte* memory, RemoteAccess& access,
                Victims victims);
   ~PoolProtocol() = default;
-  PoolProtocol(const PoolProtocol&) = delete;
-  PoolProtocol& operator=(const PoolProtocol&) = delete;
 
   [[nodiscard]] int rank() const { return access_.rank(); }
   void check_or_break(const absl::Status& status);
@@ -207,6 +207,7 @@ class PoolProtocol : public PoolSlowPaths {
 
   // The part of the worker that the inline functions of pool.h use. A simulation replaces its
   // contents whenever another worker runs.
+  // NOLINTNEXTLINE(readability-identifier-naming): the name of what it refers to
   static constexpr pool::internal::Deque& deque = pool::internal::deque;
 
   const size_t shared_cells_;
