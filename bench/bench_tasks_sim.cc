@@ -21,6 +21,7 @@
 
 #include "absl/flags/flag.h"
 #include "absl/strings/numbers.h"
+#include "absl/strings/str_join.h"
 #include "bench/support/flags.h"
 #include "bench/support/network_flags.h"
 #include "bench/support/pool_bench.h"
@@ -216,6 +217,8 @@ int run(const std::string& name) {
   if (is_pool) {
     common.set("steal", absl::GetFlag(FLAGS_steal));
     common.set("own_atomic", absl::GetFlag(FLAGS_own_atomic));
+    common.set("cells", absl::GetFlag(FLAGS_cells));
+    common.set("stack", absl::GetFlag(FLAGS_stack));
   } else {
     common.set("victims", victims);
     common.set("join", join);
@@ -223,11 +226,8 @@ int run(const std::string& name) {
   }
   common.set("seed", absl::GetFlag(FLAGS_seed));
   set_network_params(common);
-  for (size_t level = 0; level + 1 < kVictimLevels; ++level) {
-    common.set(std::string("workers_of_") + kLevelNames[level],
-               static_cast<uint64_t>(options.blocks[level]));
-    common.set(std::string("latency_") + kLevelNames[level], to_ns(options.latency[level]));
-  }
+  common.set("near_latency", absl::StrJoin(absl::GetFlag(FLAGS_near_latency), ","));
+  common.set("blocks", absl::StrJoin(absl::GetFlag(FLAGS_blocks), ","));
   common.set("jitter", absl::GetFlag(FLAGS_jitter));
 
   const Report report(absl::GetFlag(FLAGS_json), {"workers"});

@@ -48,27 +48,13 @@ struct PoolSimulationOptions {
   size_t stack_bytes = size_t{1} << 20;
 };
 
-struct PoolSimulationResult {
-  // All workers left the run within the limit of virtual time. If false, `violation` says why; it
-  // is empty if the limit was the reason. Then makespan is the time at which the simulation
-  // stopped.
-  bool finished = false;
-  SimTime makespan{0};        // virtual time until the root task ended
-  SimTime termination{0};     // virtual time from then until the last worker left the run
-  SimTime work{0};            // sum of the costs of all steps
-  SimulatedCount count;       // result of the root task
+// finished: all workers left the run. If it is false, `violation` says why: it names the option
+// that is too small, or why the root task failed. It is empty if the limit was the reason.
+struct PoolSimulationResult : SimulatedRun {
+  SimTime termination{0};     // virtual time from the root task's end until the last worker left
   PoolStatistics statistics;  // summed over the workers; times are virtual
   uint64_t units_begun = 0;   // tasks that were handed over, and the root task
   uint64_t units_ended = 0;   // those that have ended
-  uint64_t events = 0;        // number of simulated events
-  uint64_t trace_hash = 0;    // hash over all events in order
-  // The first violated invariant, or the reason why the root task failed. Empty if there was none.
-  std::string violation;
-
-  [[nodiscard]] double efficiency(int workers) const {
-    return static_cast<double>(work.count()) /
-           (static_cast<double>(makespan.count()) * static_cast<double>(workers));
-  }
 };
 
 // Runs the program in the calling thread. Blocks until it has finished. Memory: about 50 KiB for

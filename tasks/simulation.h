@@ -126,23 +126,27 @@ struct SimulationOptions {
   SimulatedFaults faults{};
 };
 
-struct SimulationResult {
-  bool finished = false;      // the root task ended within the limit
-  SimTime makespan{0};        // virtual time until the root task ended
-  SimTime work{0};            // sum of the costs of all steps
-  SimulatedCount count;       // result of the root task
-  TaskStatistics statistics;  // summed over the workers; idle_ns is virtual time
-  uint64_t events = 0;        // number of simulated events
-  uint64_t trace_hash = 0;    // hash over all events in order
-  // The first violated invariant: an entry was taken twice, frames were overwritten before a thief
-  // had copied them, a task was resumed twice, or a record was used after its release. Empty if
-  // there was none.
+// The part of a result that simulate() and simulate_pool() (pool_simulation.h) have in common.
+struct SimulatedRun {
+  bool finished = false;    // the run ended within the limit of virtual time, without a violation
+  SimTime makespan{0};      // virtual time until the root task ended, or the simulation stopped
+  SimTime work{0};          // sum of the costs of all steps
+  SimulatedCount count;     // result of the root task
+  uint64_t events = 0;      // number of simulated events
+  uint64_t trace_hash = 0;  // hash over all events in order
+  // The first violated invariant. Empty if there was none.
   std::string violation;
 
   [[nodiscard]] double efficiency(int workers) const {
     return static_cast<double>(work.count()) /
            (static_cast<double>(makespan.count()) * static_cast<double>(workers));
   }
+};
+
+// finished: the root task ended. Violations: an entry was taken twice, frames were overwritten
+// before a thief had copied them, a task was resumed twice, or a record was used after its release.
+struct SimulationResult : SimulatedRun {
+  TaskStatistics statistics;  // summed over the workers; idle_ns is virtual time
 };
 
 // Runs the program in the calling thread. Blocks until it has finished. Memory: about 10 KiB for
