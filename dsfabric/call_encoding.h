@@ -223,13 +223,114 @@ void invoke_and_save(IncomingCall& call, Invoke&& invoke) {
   }
 }
 
+// The types of the parameters of a function object whose call operator is neither overloaded nor a
+// template; none for others.
+template <typename Operator>
+struct ParametersOf {
+  template <size_t kIndex>
+  using At = void;
+};
+template <typename R, typename C, typename... Parameters>
+struct ParametersOf<R (C::*)(Parameters...)> {
+  template <size_t kIndex>
+  using At = std::tuple_element_t<kIndex, std::tuple<Parameters..., void>>;
+};
+template <typename R, typename C, typename... Parameters>
+struct ParametersOf<R (C::*)(Parameters...) const> : ParametersOf<R (C::*)(Parameters...)> {};
+template <typename R, typename C, typename... Parameters>
+struct ParametersOf<R (C::*)(Parameters...) noexcept> : ParametersOf<R (C::*)(Parameters...)> {};
+template <typename R, typename C, typename... Parameters>
+struct ParametersOf<R (C::*)(Parameters...) const noexcept>
+    : ParametersOf<R (C::*)(Parameters...)> {};
+
+template <typename F>
+struct CallOperator {
+  using Type = void;
+};
+template <typename F>
+requires requires { &F::operator(); }
+struct CallOperator<F> {
+  using Type = decltype(&F::operator());
+};
+
+// An argument of type T, as the function takes it that has a `Parameter` in its place.
+template <typename T, typename Parameter>
+class LoadedArgument {
+ public:
+  explicit LoadedArgument(std::span<const std::byte>& in) : value_(load_value<T>(in)) {}
+  [[nodiscard]] T&& take() { return std::move(value_); }
+
+ private:
+  T value_;
+};
+// A string for a std::string_view: a view of the received bytes.
+template <>
+class LoadedArgument<std::string, std::string_view> {
+ public:
+  explicit LoadedArgument(std::span<const std::byte>& in) {
+    const std::byte* first = nullptr;
+    const size_t size = load_elements<char>(in, first);
+    view_ = {reinterpret_cast<const char*>(first), size};
+  }
+  [[nodiscard]] std::string_view take() const { return view_; }
+
+ private:
+  std::string_view view_;
+};
+// A vector for a std::span<const T>: a view of the received bytes, or of a copy where these are not
+// aligned for T.
+template <typename T>
+requires kIsPlainSequence<std::vector<T>>
+class LoadedArgument<std::vector<T>, std::span<const T>> {
+ public:
+  explicit LoadedArgument(std::span<const std::byte>& in) {
+    const std::byte* first = nullptr;
+    const size_t size = load_elements<T>(in, first);
+    if (reinterpret_cast<uintptr_t>(first) % alignof(T) == 0) {
+      view_ = {reinterpret_cast<const T*>(first), size};
+    } else {
+      copy_.resize(size);
+      std::memcpy(copy_.data(), first, size * sizeof(T));
+      view_ = copy_;
+    }
+  }
+  [[nodiscard]] std::span<const T> take() const { return view_; }
+
+ private:
+  std::vector<T> copy_;
+  std::span<const T> view_;
+};
+
+template <typename F, typename... Args>
+struct ArgumentsOf {
+  using Parameters = ParametersOf<typename CallOperator<F>::Type>;
+  template <typename Indices>
+  struct Loaded;
+  template <size_t... kIndices>
+  struct Loaded<std::index_sequence<kIndices...>> {
+    using Type = std::tuple<
+        LoadedArgument<Args, std::remove_cvref_t<typename Parameters::template At<kIndices>>>...>;
+  };
+  using Type = typename Loaded<std::index_sequence_for<Args...>>::Type;
+};
+// The arguments of a call of an F, while it runs.
+template <typename F, typename... Args>
+using LoadedArguments = typename ArgumentsOf<F, Args...>::Type;
+
+// Loads the arguments from left to right.
+template <typename... Loaded>
+[[nodiscard]] std::tuple<Loaded...> load_in_order(std::type_identity<std::tuple<Loaded...>>,
+                                                  std::span<const std::byte>& in) {
+  return std::tuple<Loaded...>{Loaded(in)...};  // braces: in this order
+}
+
 // Returns the arguments of a call. If loading them throws (also from a type's own loading
 // function), marks the call as malformed and returns nullopt.
-template <typename... Args>
-[[nodiscard]] std::optional<std::tuple<Args...>> load_arguments(
-    IncomingCall& call, std::span<const std::byte> in) noexcept {
+template <typename Arguments>
+[[nodiscard]] std::optional<Arguments> load_arguments(IncomingCall& call,
+                                                      std::span<const std::byte> in) noexcept {
   try {
-    std::tuple<Args...> arguments{load_value<Args>(in)...};  // braces: left to right
+    std::optional<Arguments> arguments(load_in_order(std::type_identity<Arguments>(), in));
     if (in.size() >= 8) throw MalformedArguments("a call has more arguments than its function");
     return arguments;
   } catch (...) {
@@ -282,16 +383,23 @@ using StoredFunction =
     std::conditional_t<std::is_lvalue_reference_v<F> && (sizeof(std::decay_t<F>) > 16),
                        const std::decay_t<F>&, std::decay_t<F>>;
 
+// How a Call stores an argument, given as Given&&: a string, a vector or a large object that
+// outlives the expression is stored by reference.
+template <typename Given>
+using StoredArgument =
+    std::conditional_t<std::is_lvalue_reference_v<Given> && kSavedDirectly<std::decay_t<Given>> &&
+                           (sizeof(std::decay_t<Given>) > 16),
+                       const std::decay_t<Given>&, std::decay_t<Given>>;
+
 }  // namespace internal
 
 // A call of fn(args...), without a buffer. `Stored` is the function's decayed type, or a reference
-// to it; Args are decayed types.
-template <typename Stored, typename... Args>
+// to it; Args are decayed types; StoredArguments is a tuple of these, or of references to them.
+template <typename Stored, typename StoredArguments, typename... Args>
 class FunctionCall {
   using F = std::remove_cvref_t<Stored>;
 
  public:
-  static constexpr bool kPlainArguments = (std::is_trivially_copyable_v<Args> && ...);
   static constexpr bool kArgumentsTravel =
       (Serializable<Args> && ...) && !(internal::kPointsHere<Args> || ...);
 
@@ -307,7 +415,8 @@ class FunctionCall {
   using Result = std::conditional_t<kWellFormed, Returned, void>;
 
   template <typename... Given>
-  explicit FunctionCall(const F& function, Given&&... given) : function_(function) {
+  explicit FunctionCall(const F& function, Given&&... given)
+      : function_(function), arguments_(stored(std::forward<Given>(given)...)) {
     require_travelling_function<F>();
     static_assert(
         !(internal::kPointsHere<Args> || ...),
@@ -326,27 +435,31 @@ class FunctionCall {
         "cariama: the result of this call cannot travel: it is a reference, a view or a unique_ptr "
         "(return a value), or neither trivially copyable nor known to cereal (give its type a "
         "serialize() member)");
-    if constexpr (kWellFormed && sizeof...(Args) != 0) {
-      (save_value(arguments_, static_cast<const Args&>(given)), ...);
-    }
   }
 
   [[nodiscard]] static FunctionId id() {
-    return FunctionTable::id_of<&FunctionCall<F, Args...>::run>();
+    return FunctionTable::id_of<&FunctionCall<F, std::tuple<Args...>, Args...>::run>();
   }
   // Bytes after the header and NotifyTarget; a multiple of 8.
   [[nodiscard]] size_t bytes() const {
-    if constexpr (sizeof...(Args) == 0) {
-      return internal::kClosureBytes<F>;
+    size_t arguments = 0;
+    if constexpr (kDirect) {
+      std::apply([&](const auto&... each) { ((arguments += internal::saved_bytes(each)), ...); },
+                 arguments_);
     } else {
-      return internal::kClosureBytes<F> + internal::padded(arguments_.size());
+      arguments = arguments_.size();
     }
+    return internal::kClosureBytes<F> + internal::padded(arguments);
   }
   // Writes bytes() bytes, the closure and the arguments, to `at`, which is 8-byte aligned.
   void write(std::byte* at) const {
     if constexpr (!std::is_empty_v<F>) std::memcpy(at, &function_, sizeof(F));
-    if constexpr (sizeof...(Args) != 0) {
-      std::memcpy(at + internal::kClosureBytes<F>, arguments_.data(), arguments_.size());
+    at += internal::kClosureBytes<F>;
+    if constexpr (kDirect) {
+      std::apply([&](const auto&... each) { ((at = internal::save_at(at, each)), ...); },
+                 arguments_);
+    } else {
+      std::memcpy(at, arguments_.data(), arguments_.size());
     }
   }
 
@@ -365,14 +478,14 @@ class FunctionCall {
         internal::note_exception(call);
       }
     } else {
+      using Loaded = internal::LoadedArguments<F, Args...>;
       auto arguments =
-          internal::load_arguments<Args...>(call, call.closure.subspan(internal::kClosureBytes<F>));
+          internal::load_arguments<Loaded>(call, call.closure.subspan(internal::kClosureBytes<F>));
       if (!arguments) return;
       try {
         internal::invoke_and_save(call, [&]() -> Result {
           return std::apply(
-              [&](Args&... values) -> Result { return (*function)(std::move(values)...); },
-              *arguments);
+              [&](auto&... loaded) -> Result { return (*function)(loaded.take()...); }, *arguments);
         });
       } catch (...) {
         internal::note_exception(call);
@@ -381,18 +494,35 @@ class FunctionCall {
   }
 
  private:
+  // True if write() writes the arguments to their destination; false if the constructor serializes
+  // them into a string.
+  static constexpr bool kDirect = !kWellFormed || (internal::kSavedDirectly<Args> && ...);
+  using Kept = std::conditional_t<!kWellFormed, std::tuple<>,
+                                  std::conditional_t<kDirect, StoredArguments, std::string>>;
+
+  template <typename... Given>
+  [[nodiscard]] static Kept stored(Given&&... given) {
+    if constexpr (!kWellFormed) {
+      return {};
+    } else if constexpr (kDirect) {
+      return Kept(std::forward<Given>(given)...);
+    } else {
+      std::string bytes;
+      (save_value(bytes, static_cast<const Args&>(given)), ...);
+      return bytes;
+    }
+  }
+
   Stored function_;
-  [[no_unique_address]] std::conditional_t<sizeof...(Args) == 0, std::tuple<>, std::string>
-      arguments_;
+  [[no_unique_address]] Kept arguments_;
 };
 
-// Returns the Call of function(arguments...). Requires: `function`, unless it is a temporary,
-// outlives the returned Call.
+// Returns the Call of function(arguments...). Requires: `function` and the arguments, unless they
+// are temporaries, outlive the returned Call.
 template <typename F, typename... Given>
-[[nodiscard]] FunctionCall<internal::StoredFunction<F>, std::decay_t<Given>...> make_call(
-    F&& function, Given&&... given) {
-  return FunctionCall<internal::StoredFunction<F>, std::decay_t<Given>...>(
-      function, std::forward<Given>(given)...);
+[[nodiscard]] auto make_call(F&& function, Given&&... given) {
+  return FunctionCall<internal::StoredFunction<F>, std::tuple<internal::StoredArgument<Given>...>,
+                      std::decay_t<Given>...>(function, std::forward<Given>(given)...);
 }
 
 // A call of fn(void* buffer, uint64_t size), with the bytes of the buffer beside the closure

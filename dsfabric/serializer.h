@@ -1,6 +1,6 @@
-// Serialization of call arguments: trivially copyable values bytewise, values of all other types
-// through cereal. So every type that cereal can save and load can be an argument (std::string,
-// std::vector, user types with a serialize()).
+// Serialization of call arguments: trivially copyable values bytewise, strings and vectors of plain
+// values as their size and bytes, values of all other types through cereal. So every type that
+// cereal can save and load can be an argument (user types with a serialize(), too).
 //
 // The archives write to and read from memory directly. The reader trusts no length: a container's
 // size is checked against the remaining bytes before memory is allocated for it.
@@ -218,6 +218,69 @@ struct ElementsTravel<std::unique_ptr<T, Rest...>> : std::bool_constant<kSavedBe
 template <typename T>
 struct ElementsTravel<std::shared_ptr<T>> : std::bool_constant<kSavedBehindPointer<T>> {};
 
+// A type that ArgumentWriter saves as its bytes.
+template <typename T>
+inline constexpr bool kIsPlain =
+    (std::is_arithmetic_v<T> && !std::is_same_v<T, bool>) || PlainClass<T>;
+
+// A string or vector whose serialization is the number of its elements (8 bytes) and their bytes.
+template <typename T>
+inline constexpr bool kIsPlainSequence = false;
+template <>
+inline constexpr bool kIsPlainSequence<std::string> = true;
+template <typename T>
+inline constexpr bool kIsPlainSequence<std::vector<T>> = kIsPlain<T>;
+
+// Types that are saved and loaded without an archive.
+template <typename T>
+inline constexpr bool kSavedDirectly = std::is_trivially_copyable_v<T> || kIsPlainSequence<T>;
+
+// Returns the number of bytes of the serialization.
+template <typename T>
+requires kSavedDirectly<T>
+[[nodiscard]] constexpr size_t saved_bytes(const T& value) {
+  if constexpr (std::is_trivially_copyable_v<T>) {
+    return sizeof(T);
+  } else {
+    return sizeof(uint64_t) + value.size() * sizeof(typename T::value_type);
+  }
+}
+
+// Writes the serialization to `at`. Returns the end.
+template <typename T>
+requires kSavedDirectly<T>
+[[nodiscard]] std::byte* save_at(std::byte* at, const T& value) {
+  if constexpr (std::is_trivially_copyable_v<T>) {
+    std::memcpy(at, &value, sizeof(T));
+    return at + sizeof(T);
+  } else {
+    const uint64_t size = value.size();
+    std::memcpy(at, &size, sizeof size);
+    at += sizeof size;
+    const size_t bytes = size * sizeof(typename T::value_type);
+    if (bytes != 0) std::memcpy(at, value.data(), bytes);
+    return at + bytes;
+  }
+}
+
+// Removes the serialization of a sequence of Ts from the front of `in`. Returns the number of its
+// elements, and sets `first` to their bytes.
+template <typename T>
+[[nodiscard]] size_t load_elements(std::span<const std::byte>& in, const std::byte*& first) {
+  uint64_t size = 0;
+  if (in.size() < sizeof size) {
+    throw MalformedArguments("the arguments of a call are cut short");
+  }
+  std::memcpy(&size, in.data(), sizeof size);
+  in = in.subspan(sizeof size);
+  if (size > in.size() / sizeof(T)) {
+    throw MalformedArguments("a container in a call has a false size");
+  }
+  first = in.data();
+  in = in.subspan(size * sizeof(T));
+  return size;
+}
+
 // True for the class templates of the standard library that ElementsTravel knows.
 template <typename T>
 concept StandardContainer = !requires {
@@ -237,6 +300,10 @@ template <Serializable T>
 void save_value(std::string& out, const T& value) {
   if constexpr (std::is_trivially_copyable_v<T>) {
     out.append(reinterpret_cast<const char*>(&value), sizeof value);
+  } else if constexpr (internal::kIsPlainSequence<T>) {
+    const size_t before = out.size();
+    out.resize(before + internal::saved_bytes(value));
+    static_cast<void>(internal::save_at(reinterpret_cast<std::byte*>(out.data() + before), value));
   } else {
     ArgumentWriter writer(out);
     writer(value);
@@ -256,6 +323,18 @@ template <Serializable T>
     if constexpr (std::is_same_v<T, bool>) internal::check_bool(copy[0]);
     in = in.subspan(sizeof(T));
     return *std::launder(reinterpret_cast<T*>(copy));
+  } else if constexpr (internal::kIsPlainSequence<T>) {
+    using Element = typename T::value_type;
+    const std::byte* first = nullptr;
+    const size_t size = internal::load_elements<Element>(in, first);
+    T value;
+    if constexpr (std::is_same_v<T, std::string>) {
+      value.assign(reinterpret_cast<const char*>(first), size);
+    } else {
+      value.resize(size);
+      if (size != 0) std::memcpy(value.data(), first, size * sizeof(Element));
+    }
+    return value;
   } else {
     ArgumentReader reader(in);
     T value;

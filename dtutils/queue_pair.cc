@@ -67,11 +67,6 @@ absl::Status to_status(const PostResult& result, std::string_view peer) {
                     explanation.remedy);
 }
 
-// Defined here and not in the header: with the definition in the header, g++ would assume that
-// calls reach this version.
-bool QueuePair::write_now(const void* /*local*/, uint64_t /*bytes*/, LocalKey /*key*/,
-                          uint64_t /*remote_address*/, RemoteKey /*remote_key*/) {
-  return false;
-}
+bool QueuePair::open_window(RemoteKey /*key*/, WriteWindow& /*window*/) { return false; }
 
 }  // namespace cariama

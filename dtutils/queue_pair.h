@@ -21,9 +21,11 @@
 #ifndef CARIAMA_DTUTILS_QUEUE_PAIR_H_
 #define CARIAMA_DTUTILS_QUEUE_PAIR_H_
 
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
@@ -38,6 +40,9 @@ namespace cariama {
 class CompletionQueue;
 class ProtectionDomain;
 class SharedReceiveQueue;
+namespace shm {
+class ShmQueuePair;
+}
 
 // The operation of a work request.
 enum class Opcode : uint8_t {
@@ -188,6 +193,56 @@ struct ConnectOptions {
 
 enum class QueuePairState : uint8_t { kUnconnected, kConnected, kError };
 
+// A region of the peer into which this process stores WRITEs itself, without a request. For code
+// that issues many small WRITEs (Transmitter). QueuePair::open_window() sets it.
+//
+// Thread-compatible: one thread at a time. Copyable. Requires: it is not used after its queue pair
+// was destroyed.
+class WriteWindow {
+ public:
+  // Executes one unsignaled WRITE of [local, local + bytes) to `address` of the region of `key`.
+  // Returns true if it was executed: the operation counts as posted, and the local buffer may be
+  // reused. Returns false if nothing was done: the window has another key, the bytes leave the
+  // region, the registration has ended, or the queue pair is not connected or has operations that
+  // wait. Then post_send() posts the WRITE or reports the error. Does not block.
+  [[nodiscard, gnu::always_inline]] bool write(const std::byte* local, uint64_t bytes,
+                                               uint64_t address, RemoteKey key) {
+    uint64_t end = 0;  // offset behind the last byte, relative to base_
+    if (key.value != key_ || __builtin_add_overflow(address - base_, bytes, &end) ||
+        end > length_ ||
+        state_->load(std::memory_order_acquire) != usable_->load(std::memory_order_acquire) ||
+        registered_->load(std::memory_order_acquire) != key_) [[unlikely]] {
+      return false;
+    }
+    std::byte* const to = reinterpret_cast<std::byte*>(address + delta_);
+    if (bytes == sizeof(uint64_t) && reinterpret_cast<uintptr_t>(to) % sizeof(uint64_t) == 0) {
+      uint64_t word;
+      std::memcpy(&word, local, sizeof word);
+      std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(to))
+          .store(word, std::memory_order_release);
+    } else {
+      copy_(to, local, bytes);
+    }
+    return true;
+  }
+
+ private:
+  friend class shm::ShmQueuePair;
+  // What an empty window compares: the words differ, so write() returns false.
+  static constexpr std::atomic<uint64_t> kClosed[2]{0, 1};
+
+  uint64_t key_ = 0;
+  uint64_t base_ = 0;    // in the owner's addresses
+  uint64_t length_ = 0;  // bytes
+  uint64_t delta_ = 0;   // owner's address + delta_ = address in this process (modulo 2^64)
+  // The WRITE may be executed while *state_ == *usable_ (the queue pair) and *registered_ == key_
+  // (the owner's table of keys).
+  const std::atomic<uint64_t>* state_ = &kClosed[0];
+  const std::atomic<uint64_t>* usable_ = &kClosed[1];
+  const std::atomic<uint64_t>* registered_ = nullptr;
+  void (*copy_)(std::byte* to, const std::byte* from, size_t bytes) = nullptr;  // other sizes
+};
+
 // One end of a reliable connection.
 //
 // Thread-safety: any thread may call any function, except that connect() and repair() must not
@@ -231,13 +286,10 @@ class CARIAMA_DTUTILS_EXPORT QueuePair {
     return post_send(std::span(&request, 1));
   }
 
-  // Executes one unsignaled WRITE immediately if the transport can (shm, mapped memory). The
-  // arguments travel in registers, for code that issues many small WRITEs (Transmitter). Returns
-  // true if the WRITE was executed: the operation counts as posted, and the local buffer may be
-  // reused. Returns false if nothing was done; then call post_send(), which posts it or reports the
-  // error. Does not block.
-  [[nodiscard]] virtual bool write_now(const void* local, uint64_t bytes, LocalKey key,
-                                       uint64_t remote_address, RemoteKey remote_key);
+  // Sets `window` to the region of `key`, if this process can store into it directly (shm, mapped
+  // memory, remote write access) and has used it before. Returns false, and leaves `window` as it
+  // was, otherwise. Does not block.
+  [[nodiscard]] virtual bool open_window(RemoteKey key, WriteWindow& window);
 
   // Posts receives. With a shared receive queue it returns kUnsupported. Does not block.
   [[nodiscard]] virtual PostResult post_receive(std::span<const ReceiveRequest> requests) = 0;

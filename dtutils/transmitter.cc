@@ -59,9 +59,13 @@ TransmitQueue::TransmitQueue(std::shared_ptr<CompletionQueue> completions,
       options_(options),
       counters_("transmit_queue", "queue pair " + std::to_string(queue_pair_->number()), [this] {
         const TransmitStatistics now = statistics();
-        return CounterSet::Values{{"operations", now.operations}, {"bytes", now.bytes},
-                                  {"signaled", now.signaled},     {"grants", now.grants},
-                                  {"full_waits", now.full_waits}, {"completions", now.completions},
+        return CounterSet::Values{{"operations", now.operations},
+                                  {"stored", now.stored},
+                                  {"bytes", now.bytes},
+                                  {"signaled", now.signaled},
+                                  {"grants", now.grants},
+                                  {"full_waits", now.full_waits},
+                                  {"completions", now.completions},
                                   {"failures", now.failures}};
       }) {}
 
@@ -231,12 +235,14 @@ TransmitStatistics TransmitQueue::statistics() const {
   sum.failures = failures_.load(std::memory_order_relaxed);
   const std::lock_guard lock(mutex_);
   for (const auto& lane : lanes_) {
+    sum.stored += lane->stored.load(std::memory_order_relaxed);
     sum.operations += lane->posted.load(std::memory_order_relaxed);
     sum.bytes += lane->bytes.load(std::memory_order_relaxed);
     sum.signaled += lane->signaled.load(std::memory_order_relaxed);
     sum.grants += lane->grants.load(std::memory_order_relaxed);
     sum.full_waits += lane->full_waits.load(std::memory_order_relaxed);
   }
+  sum.operations += sum.stored;
   return sum;
 }
 
@@ -300,7 +306,9 @@ Transmitter::Transmitter(Transmitter&& other) noexcept
       domain_(other.domain_),
       fast_bytes_(other.fast_bytes_),
       inline_bytes_(other.inline_bytes_),
-      full_queue_(other.full_queue_) {}
+      full_queue_(other.full_queue_),
+      window_(other.window_),
+      copied_range_(other.copied_range_) {}
 
 Transmitter& Transmitter::operator=(Transmitter&& other) noexcept {
   if (this != &other) {
@@ -482,6 +490,22 @@ absl::Status Transmitter::transfer_pieces(Opcode opcode, std::span<const Piece> 
     for (size_t i = first_piece; i < touched_end; ++i) note_use(pieces[i], inlined);
   } while (piece < pieces.size());
   return absl::OkStatus();
+}
+
+absl::Status Transmitter::write_elsewhere(RDMAMemory& local, uint64_t offset, uint64_t bytes,
+                                          uint64_t remote_address, uint64_t remote_length,
+                                          RemoteKey remote_key, Synchronizer* done) {
+  if (done == nullptr && local.region(domain_) != nullptr &&
+      fits(local, offset, bytes, {remote_address, remote_length, remote_key}) &&
+      queue_pair_->open_window(remote_key, window_)) {
+    copied_range_ = local.range();
+    if (window_.write(local.get_buffer() + offset, bytes, remote_address, remote_key)) {
+      count_stored(bytes);
+      return absl::OkStatus();
+    }
+  }
+  return transfer(Opcode::kWrite, local, offset, bytes, remote_address, remote_length, remote_key,
+                  done);
 }
 
 absl::Status Transmitter::transfer(Opcode opcode, RDMAMemory& local, uint64_t offset,

@@ -72,10 +72,11 @@ struct TransmitOptions {
 // (statistics.h), as "transmit_queue.*" of the peer. Failures, repairs and waits for a full queue
 // are in the trace.
 struct TransmitStatistics {
-  uint64_t operations = 0;   // posted operations of any kind, including signal_all() and probes
-  uint64_t bytes = 0;        // payload of transfers
-  uint64_t signaled = 0;     // operations that were signaled
-  uint64_t grants = 0;       // number of times that credits were taken from the shared counter
+  uint64_t operations = 0;  // posted operations of any kind, including signal_all() and probes
+  uint64_t stored = 0;    // of these, WRITEs that this process stored itself (shm): never signaled
+  uint64_t bytes = 0;     // payload of transfers
+  uint64_t signaled = 0;  // operations that were signaled
+  uint64_t grants = 0;    // number of times that credits were taken from the shared counter
   uint64_t full_waits = 0;   // number of times that a thread found the send queue full
   uint64_t completions = 0;  // polled completions
   uint64_t failures = 0;     // completions with an error
@@ -175,6 +176,7 @@ class CARIAMA_DTUTILS_EXPORT TransmitQueue {
     Record* take_record();
 
     // Written by the lane's thread only.
+    std::atomic<uint64_t> stored{0};  // WRITEs that this process has stored itself
     std::atomic<uint64_t> bytes{0};
     std::atomic<uint64_t> signaled{0};
     std::atomic<uint64_t> grants{0};
@@ -277,20 +279,14 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
   [[nodiscard]] absl::Status write(RDMAMemory& local, uint64_t offset, uint64_t bytes,
                                    const RemoteMemoryLocator& remote,
                                    Synchronizer* done = nullptr) {
-    TransmitQueue::Lane& lane = *lane_;
-    // Fast path, where the transport executes the WRITE immediately: nothing to signal, and a
-    // credit left that is not the last one. A failed queue pair refuses it. The buffer is copied on
-    // return, so no operation uses it and it needs no tag.
-    uint64_t end = 0;
-    const MemoryRegion* const region = local.region(domain_);
-    if (done != nullptr || lane.credits <= 1 || __builtin_add_overflow(offset, bytes, &end) ||
-        end > local.size() || bytes > remote.length || region == nullptr ||
-        !queue_pair_->write_now(local.get_buffer() + offset, bytes, region->local_key(),
-                                remote.address, RemoteKey{remote.key.value})) [[unlikely]] {
-      return transfer(Opcode::kWrite, local, offset, bytes, remote.address, remote.length,
-                      RemoteKey{remote.key.value}, done);
+    // Fast path, where this process can store the data itself. The WRITE is complete on return, so
+    // it takes no slot of the send queue and no credit, and the buffer needs no tag.
+    if (done != nullptr || local.range() != copied_range_ || !fits(local, offset, bytes, remote) ||
+        !window_.write(local.get_buffer() + offset, bytes, remote.address, remote.key))
+        [[unlikely]] {
+      return write_elsewhere(local, offset, bytes, remote.address, remote.length, remote.key, done);
     }
-    count_post(lane, bytes);
+    count_stored(bytes);
     return absl::OkStatus();
   }
 
@@ -390,16 +386,39 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
   [[nodiscard]] TransmitQueue& queue() const { return *queue_; }
 
  private:
+  static constexpr uint64_t kStoresPerPoll = 256;
+
   Transmitter(TransmitQueue* queue, TransmitQueue::Lane* lane, FullQueue full_queue);
 
-  // Takes the locator's fields one by one, so that write() need not store a locator to memory for
-  // this call.
+  static bool fits(const RDMAMemory& local, uint64_t offset, uint64_t bytes,
+                   const RemoteMemoryLocator& remote) {
+    uint64_t end = 0;
+    return !__builtin_add_overflow(offset, bytes, &end) && end <= local.size() &&
+           bytes <= remote.length;
+  }
+  // A WRITE for which window_ is not open. Opens it if it can be.
+  //
+  // This function and transfer() take the locator's fields one by one, so that write() need not
+  // store a locator to memory for the call.
+  [[nodiscard]] absl::Status write_elsewhere(RDMAMemory& local, uint64_t offset, uint64_t bytes,
+                                             uint64_t remote_address, uint64_t remote_length,
+                                             RemoteKey remote_key, Synchronizer* done);
   [[nodiscard]] absl::Status transfer(Opcode opcode, RDMAMemory& local, uint64_t offset,
                                       uint64_t bytes, uint64_t remote_address,
                                       uint64_t remote_length, RemoteKey remote_key,
                                       Synchronizer* done);
 
-  // Counts an unsignaled operation that write_now() or post_send() has accepted.
+  // Counts a WRITE that window_ has executed. A thread that only writes polls here: once in
+  // kStoresPerPoll.
+  void count_stored(uint64_t bytes) {
+    TransmitQueue::Lane& lane = *lane_;
+    const uint64_t stored = lane.stored.load(std::memory_order_relaxed) + 1;
+    lane.stored.store(stored, std::memory_order_relaxed);
+    lane.bytes.store(lane.bytes.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
+    if (stored % kStoresPerPoll == 0) [[unlikely]]
+      queue_->progress();
+  }
+  // Counts an unsignaled operation that post_send() has accepted.
   static void count_post(TransmitQueue::Lane& lane, uint64_t bytes) {
     TransmitQueue::Signaling::after_post(lane, false);
     lane.bytes.store(lane.bytes.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
@@ -450,8 +469,13 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
   uint64_t fast_bytes_;
   uint32_t inline_bytes_;
   FullQueue full_queue_;
+  // The region of the last WRITE that was stored directly, and the registration of the last local
+  // memory that was found to be registered with domain_. The address of a freed registration may
+  // belong to a new one: then a WRITE is stored that post_send() would refuse.
+  WriteWindow window_;
+  const RegisteredRange* copied_range_ = nullptr;
 };
-static_assert(sizeof(Transmitter) == 56);
+static_assert(sizeof(Transmitter) == 128);
 
 }  // namespace cariama
 

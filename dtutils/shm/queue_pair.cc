@@ -92,42 +92,33 @@ bool ShmQueuePair::check_local(const Segment& segment, bool written) const {
                                                             target);
 }
 
-// Tail-called by write_now() and post_send() for WRITEs of other sizes than 8 bytes, so that an
-// 8-byte WRITE needs no stack frame.
+// Tail-called by post_send() for WRITEs of other sizes than 8 bytes, so that an 8-byte WRITE needs
+// no stack frame.
 [[gnu::noinline]] static PostResult post_copy(std::byte* to, const void* from, size_t bytes) {
   copy_out_other(to, static_cast<const std::byte*>(from), bytes);
   return {1};
 }
-[[gnu::noinline]] static bool write_copy(std::byte* to, const void* from, size_t bytes) {
-  copy_out_other(to, static_cast<const std::byte*>(from), bytes);
-  return true;
+
+static void copy_any(std::byte* to, const std::byte* from, size_t bytes) {
+  copy_out(to, from, bytes);
 }
 
-bool ShmQueuePair::write_now(const void* local, uint64_t bytes, LocalKey key,
-                             uint64_t remote_address, RemoteKey remote_key) {
-  if (!usable()) [[unlikely]]
-    return false;
-  // Data of up to max_inline bytes may be sent inline and needs no local key.
-  if (bytes > limits_.max_inline) {
-    return write_registered(local, bytes, key, remote_address, remote_key);
-  }
-  std::byte* to;
-  if (!write_target(remote_key, remote_address, bytes, &to)) [[unlikely]]
-    return false;
-  if (bytes != 8) return write_copy(to, local, bytes);
-  store_word<uint64_t>(to, static_cast<const std::byte*>(local));
-  return true;
-}
-
-[[gnu::noinline]] bool ShmQueuePair::write_registered(const void* local, uint64_t bytes,
-                                                      LocalKey key, uint64_t remote_address,
-                                                      RemoteKey remote_key) const {
-  std::byte* to;
-  if (!readable(local, bytes, key) || !write_target(remote_key, remote_address, bytes, &to))
-      [[unlikely]] {
-    return false;
-  }
-  copy_out(to, static_cast<const std::byte*>(local), bytes);
+bool ShmQueuePair::open_window(RemoteKey key, WriteWindow& window) {
+  if (!usable()) return false;
+  const RemoteRegionCell& cell = remote_regions_[key_index(key.value)];
+  const std::optional<RemoteRegion> region = cell.read(key.value);
+  if (!region.has_value() || region->write_domain() != peer_domain_) return false;
+  // The window remains valid when the cell gets another key: no address range of the link is
+  // unmapped before the link closes, and no other region is mapped there while the owner's table
+  // has this key.
+  window.key_ = key.value;
+  window.base_ = region->base;
+  window.length_ = region->length;
+  window.delta_ = region->delta;
+  window.state_ = &header_->status;
+  window.usable_ = &expected_;
+  window.registered_ = cell.owner_key();
+  window.copy_ = copy_any;
   return true;
 }
 

@@ -50,8 +50,7 @@ class ShmQueuePair final : public QueuePair, public ReceiveSource {
   absl::Status repair() override;
   void fail() override;
   PostResult post_send(std::span<const WorkRequest> requests) override;
-  bool write_now(const void* local, uint64_t bytes, LocalKey key, uint64_t remote_address,
-                 RemoteKey remote_key) override;
+  bool open_window(RemoteKey key, WriteWindow& window) override;
   PostResult post_receive(std::span<const ReceiveRequest> requests) override;
   std::byte* direct_access(const RemoteMemoryLocator& remote) override;
   QueuePairState state() const override;
@@ -102,8 +101,6 @@ class ShmQueuePair final : public QueuePair, public ReceiveSource {
            expected_.load(std::memory_order_acquire);
   }
   [[nodiscard]] bool readable(const void* address, uint64_t bytes, LocalKey key) const;
-  [[nodiscard]] bool write_registered(const void* local, uint64_t bytes, LocalKey key,
-                                      uint64_t remote_address, RemoteKey remote_key) const;
   [[nodiscard]] bool write_target(RemoteKey key, uint64_t address, uint64_t bytes,
                                   std::byte** target) const;
   [[nodiscard]] PostResult post_list(std::span<const WorkRequest> requests);

@@ -66,7 +66,12 @@ class alignas(64) RemoteRegionCell {
   }
   // Returns true if the region that read() returned is still registered.
   [[nodiscard]] bool is_registered(uint64_t key) const {
-    return owner_key_.load(std::memory_order_acquire)->load(std::memory_order_acquire) == key;
+    return owner_key()->load(std::memory_order_acquire) == key;
+  }
+
+  // Returns the address of the region's key in its owner's table. Requires: the cell has been set.
+  [[nodiscard]] const std::atomic<uint64_t>* owner_key() const {
+    return owner_key_.load(std::memory_order_acquire);
   }
 
   // The common case of a WRITE, in few instructions: computes the address in this process of a

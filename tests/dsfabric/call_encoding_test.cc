@@ -4,10 +4,14 @@
 #include <array>
 #include <cstdint>
 #include <cstring>
+#include <functional>
 #include <map>
+#include <numeric>
 #include <random>
+#include <span>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "gmock/gmock.h"
@@ -188,6 +192,68 @@ TEST(Arguments, AreMovedIntoTheFunctionAndDestroyedOnce) {
   EXPECT_EQ(alive, 0);
 }
 
+struct alignas(16) Wide {
+  uint64_t value;
+  uint64_t other = 0;
+};
+
+// True if `part` lies within `memory`.
+bool lies_in(const std::vector<uint64_t>& memory, const void* part) {
+  return std::greater_equal<const void*>()(part, memory.data()) &&
+         std::less<const void*>()(part, memory.data() + memory.size());
+}
+
+TEST(Arguments, AFunctionWithViewsReadsTheReceivedBytes) {
+  static std::vector<uint64_t>* received;
+  const std::string text = "longer than the sixteen bytes that a string holds itself";
+  const std::vector<double> numbers{1.5, -2.0, 1e300};
+  auto memory = encode(make_call(
+      [](std::span<const double> all, std::string_view its, const std::string& copy) {
+        EXPECT_TRUE(lies_in(*received, all.data()) && lies_in(*received, its.data()));
+        EXPECT_FALSE(lies_in(*received, copy.data()));
+        heard =
+            std::string(its) + copy + std::to_string(std::accumulate(all.begin(), all.end(), 0.0));
+      },
+      numbers, text, std::string(" and ")));
+  received = &memory;
+  EXPECT_EQ(run(memory).outcome, CallOutcome::kDone);
+  EXPECT_EQ(heard, text + " and " + std::to_string(1.5 - 2.0 + 1e300));
+}
+
+// The bytes behind a string of odd length are not aligned. The span then shows a copy.
+TEST(Arguments, ASpanIsAlignedBehindAStringOfAnyLength) {
+  static size_t length;
+  for (length = 0; length < 20; ++length) {
+    const auto call = send_and_run(
+        [](std::string_view its, std::span<const uint64_t> all, std::span<const Wide> wide,
+           std::vector<int> rest) {
+          EXPECT_EQ(its, std::string(length, 'x'));
+          EXPECT_EQ(reinterpret_cast<uintptr_t>(all.data()) % alignof(uint64_t), 0U);
+          EXPECT_EQ(reinterpret_cast<uintptr_t>(wide.data()) % alignof(Wide), 0U);
+          EXPECT_EQ(std::vector(all.begin(), all.end()), (std::vector<uint64_t>{7, 8}));
+          EXPECT_EQ(wide.size(), length);
+          EXPECT_EQ(wide.empty() ? 9U : wide.back().value, 9U);
+          EXPECT_EQ(rest, std::vector<int>{10});
+        },
+        std::string(length, 'x'), std::vector<uint64_t>{7, 8}, std::vector<Wide>(length, Wide{9}),
+        std::vector<int>{10});
+    EXPECT_EQ(call.outcome, CallOutcome::kDone);
+  }
+}
+
+// A Call refers to arguments that have a name, and contains temporaries.
+TEST(Arguments, ACallContainsTemporaryArguments) {
+  std::string named = "a named string that is longer than sixteen bytes";
+  const auto call =
+      make_call([](const std::string& first, const std::string& second,
+                   int third) { heard = first + second + std::to_string(third); },
+                named, std::string("a temporary that is longer than sixteen bytes"), 3);
+  named[0] = 'A';
+  auto memory = encode(call);
+  EXPECT_EQ(run(memory).outcome, CallOutcome::kDone);
+  EXPECT_EQ(heard, named + "a temporary that is longer than sixteen bytes3");
+}
+
 TEST(Results, GoWhereTheyAreWanted) {
   std::string result;
   auto memory = encode(make_call([](int n) { return std::vector<int>(n, n); }, 3), kCallReturn);
@@ -274,6 +340,22 @@ TEST(Malformed, FalseSizesWithinArgumentsRunNothing) {
   const IncomingCall call = run(memory);
   EXPECT_EQ(call.outcome, CallOutcome::kMalformed);
   EXPECT_THAT(call.error_text, HasSubstr("false size"));
+  EXPECT_EQ(runs, 0);
+}
+
+TEST(Malformed, FalseSizesOfViewsRunNothing) {
+  runs = 0;
+  auto text = encode(make_call([](std::string_view) { ++runs; }, std::string("eight by")));
+  auto numbers =
+      encode(make_call([](std::span<const uint32_t>) { ++runs; }, std::vector<uint32_t>{1, 2}));
+  for (auto* memory : {&text, &numbers}) {
+    for (const uint64_t size : {uint64_t{9}, uint64_t{1} << 62, UINT64_MAX}) {
+      (*memory)[2] = size;
+      const IncomingCall call = run(*memory);
+      EXPECT_EQ(call.outcome, CallOutcome::kMalformed);
+      EXPECT_THAT(call.error_text, HasSubstr("false size"));
+    }
+  }
   EXPECT_EQ(runs, 0);
 }
 

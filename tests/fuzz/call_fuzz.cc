@@ -40,7 +40,7 @@ uint64_t sum = 0;  // the functions add what they read, so that the reads are no
 
 template <typename... Args, typename F>
 FunctionId id_of(const F&) {
-  return FunctionCall<F, Args...>::id();
+  return FunctionCall<F, std::tuple<Args...>, Args...>::id();
 }
 
 const std::vector<FunctionId>& functions() {
@@ -70,6 +70,10 @@ const std::vector<FunctionId>& functions() {
       if (const auto* text = std::get_if<std::string>(&either)) sum += text->size();
       if (owned != nullptr) sum += owned->size();
     };
+    const auto views = [](std::string_view text, std::span<const Plain> plain) {
+      for (const char one : text) sum += static_cast<uint8_t>(one);
+      for (const Plain& one : plain) sum += one.a + one.b;
+    };
     const auto buffer = [key = uint64_t{0}](void* bytes, uint64_t size) {
       sum += key;
       for (uint64_t i = 0; i < size; ++i) sum += static_cast<const uint8_t*>(bytes)[i];
@@ -78,13 +82,14 @@ const std::vector<FunctionId>& functions() {
     return std::vector<FunctionId>{
         id_of(nothing),
         id_of(captures),
-        FunctionCall<Aligned>::id(),
+        FunctionCall<Aligned, std::tuple<>>::id(),
         id_of<std::string, std::vector<std::string>>(words),
         id_of<Person>(person),
         id_of<bool, std::vector<bool>, std::vector<Plain>, std::variant<uint8_t, std::string>,
               std::unique_ptr<std::string>>(mixed),
         BufferCall<std::decay_t<decltype(buffer)>>::id(),
-        id_of<std::vector<uint32_t>>(result)};
+        id_of<std::vector<uint32_t>>(result),
+        id_of<std::string, std::vector<Plain>>(views)};
   }();
   return all;
 }

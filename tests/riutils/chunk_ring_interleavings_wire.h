@@ -244,7 +244,6 @@ class Pair final : public QueuePair {
     for (const WorkRequest& request : requests) wire->post(request);
     return {.posted = static_cast<uint32_t>(requests.size())};
   }
-  bool write_now(const void*, uint64_t, LocalKey, uint64_t, RemoteKey) override { return false; }
   PostResult post_receive(std::span<const ReceiveRequest>) override {
     return {.error = PostError::kUnsupported};
   }

@@ -1,4 +1,4 @@
-// QueuePair::write_now() writes all bytes or none, on every transport.
+// WriteWindow::write() writes all bytes or none, on every transport.
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -10,13 +10,16 @@
 namespace cariama::testing {
 namespace {
 
-class WriteNowContract : public ContractTest {};
+class WriteWindowContract : public ContractTest {};
 
-bool write_now(const Link& link, const Buffer& from, size_t bytes, const RemoteMemoryLocator& to) {
-  return link.near->write_now(from.data(), bytes, from.region().local_key(), to.address, to.key);
+// Writes by a window that is opened for this write, or returns false.
+bool write_once(const Link& link, const Buffer& from, size_t bytes, const RemoteMemoryLocator& to) {
+  WriteWindow window;
+  if (!link.near->open_window(to.key, window)) return false;
+  return window.write(from.data(), bytes, to.address, to.key);
 }
 
-TEST_P(WriteNowContract, WritesAllOrNothing) {
+TEST_P(WriteWindowContract, WritesAllOrNothing) {
   Link link = make_link();
   constexpr size_t kMargin = 64;
   bool ever = false;
@@ -32,7 +35,7 @@ TEST_P(WriteNowContract, WritesAllOrNothing) {
     post(link.near, to_remote(Opcode::kWrite, id, source, target));
     EXPECT_TRUE(succeeded(take_one(*link.near.sends), id, CompletionKind::kWrite));
     from.fill(++id);
-    const bool done = write_now(link, from, bytes, target);
+    const bool done = write_once(link, from, bytes, target);
     ever |= done;
     EXPECT_TRUE(untouched(to, 0, kMargin - 1));
     EXPECT_TRUE(holds(to, kMargin - 1, pattern(done ? id : id - 1, bytes)));
@@ -46,11 +49,11 @@ TEST_P(WriteNowContract, WritesAllOrNothing) {
   expect_flow(link);
 }
 
-// write_now() returns false for requests that post_send() would refuse or fail, and the queue pair
-// is not changed.
-TEST_P(WriteNowContract, LeavesInvalidRequestsToPostSend) {
+// A window refuses requests that post_send() would refuse or fail, and the queue pair is
+// not changed.
+TEST_P(WriteWindowContract, LeavesInvalidRequestsToPostSend) {
   Link link = make_link();
-  constexpr size_t kBytes = 4096;  // too large for inline data, so that the local key is checked
+  constexpr size_t kBytes = 4096;
   Buffer from(*near_domain_, kBytes);
   Buffer to(*far_domain_, kBytes);
   Buffer read_only(*far_domain_, kBytes, Access::kRemoteRead);
@@ -63,28 +66,39 @@ TEST_P(WriteNowContract, LeavesInvalidRequestsToPostSend) {
   }
   to.clear();
 
+  WriteWindow empty;
+  EXPECT_FALSE(empty.write(from.data(), kBytes, to.locator().address, to.locator().key));
+  EXPECT_FALSE(empty.write(from.data(), 0, 0, RemoteKey{}));
+  WriteWindow window;
+  const bool opened = link.near->open_window(to.locator().key, window);
+  EXPECT_EQ(opened, GetParam().name == "shm");
+  // An open window serves one key, and a failure to open it for another one leaves it as it was.
+  EXPECT_FALSE(window.write(from.data(), kBytes, gone.locator().address, gone.locator().key));
+  EXPECT_FALSE(link.near->open_window(RemoteKey{}, window));
+  EXPECT_EQ(window.write(from.data(), kBytes, to.locator().address, to.locator().key), opened);
+  EXPECT_EQ(holds(to, 0, pattern(1, kBytes)), opened);
+  to.clear();
+
   RemoteMemoryLocator wrong = to.locator();
   wrong.key.value ^= 0x5a5a0000;
-  EXPECT_FALSE(write_now(link, from, kBytes, wrong));
-  EXPECT_FALSE(write_now(link, from, kBytes, read_only.locator()));
-  EXPECT_FALSE(write_now(link, from, kBytes, {to.locator().address + 1, kBytes, to.locator().key}));
-  EXPECT_FALSE(write_now(link, from, kBytes, {to.locator().address - 1, kBytes, to.locator().key}));
+  EXPECT_FALSE(write_once(link, from, kBytes, wrong));
+  EXPECT_FALSE(write_once(link, from, kBytes, read_only.locator()));
+  EXPECT_FALSE(
+      write_once(link, from, kBytes, {to.locator().address + 1, kBytes, to.locator().key}));
+  EXPECT_FALSE(
+      write_once(link, from, kBytes, {to.locator().address - 1, kBytes, to.locator().key}));
   const RemoteMemoryLocator revoked = gone.locator();
+  EXPECT_EQ(link.near->open_window(revoked.key, window), opened);
   gone.deregister();
-  EXPECT_FALSE(write_now(link, from, kBytes, revoked));
-  LocalKey wrong_local = from.region().local_key();
-  wrong_local.value ^= 0x5a5a0000;
-  EXPECT_FALSE(link.near->write_now(from.data(), kBytes, wrong_local, to.locator().address,
-                                    to.locator().key));
-  EXPECT_FALSE(link.near->write_now(from.data() + 1, kBytes, from.region().local_key(),
-                                    to.locator().address, to.locator().key));
+  EXPECT_FALSE(write_once(link, from, kBytes, revoked));
+  EXPECT_FALSE(window.write(from.data(), kBytes, revoked.address, revoked.key));
   EXPECT_TRUE(untouched(to, 0, kBytes));
   EXPECT_EQ(link.near->state(), QueuePairState::kConnected);
   EXPECT_TRUE(quiet(*link.near.sends));
   expect_flow(link);
 }
 
-TEST_P(WriteNowContract, DoesNothingOnABrokenQueuePairUntilItIsRepaired) {
+TEST_P(WriteWindowContract, DoesNothingOnABrokenQueuePairUntilItIsRepaired) {
   Link link = make_link();
   Buffer from(*near_domain_, 8);
   Buffer to(*far_domain_, 8);
@@ -92,19 +106,23 @@ TEST_P(WriteNowContract, DoesNothingOnABrokenQueuePairUntilItIsRepaired) {
   post(link.near, to_remote(Opcode::kWrite, 1, source, to.locator()));
   EXPECT_TRUE(succeeded(take_one(*link.near.sends), 1, CompletionKind::kWrite));
   to.clear();
+  WriteWindow window;
+  const bool opened = link.near->open_window(to.locator().key, window);
   link.near->fail();
   from.fill(1);
-  EXPECT_FALSE(write_now(link, from, 8, to.locator()));
+  EXPECT_FALSE(write_once(link, from, 8, to.locator()));
+  EXPECT_FALSE(window.write(from.data(), 8, to.locator().address, to.locator().key));
   EXPECT_TRUE(untouched(to, 0, 8));
   repair(link);
-  EXPECT_EQ(write_now(link, from, 8, to.locator()), GetParam().name == "shm");
+  EXPECT_EQ(write_once(link, from, 8, to.locator()), GetParam().name == "shm");
+  EXPECT_EQ(window.write(from.data(), 8, to.locator().address, to.locator().key), opened);
   expect_flow(link);
 
   const Link unconnected = make_link({.connected = false});
-  EXPECT_FALSE(write_now(unconnected, from, 8, to.locator()));
+  EXPECT_FALSE(write_once(unconnected, from, 8, to.locator()));
 }
 
-INSTANTIATE_TEST_SUITE_P(On, WriteNowContract, ::testing::ValuesIn(every_transport()),
+INSTANTIATE_TEST_SUITE_P(On, WriteWindowContract, ::testing::ValuesIn(every_transport()),
                          transport_of);
 
 }  // namespace
