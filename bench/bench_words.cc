@@ -1,6 +1,6 @@
 // bench_words: counts the words of a text in several processes. Each word is counted by the thread
-// that owns it, which one-sided, aggregated calls tell. Compares the forms in which a call can carry
-// a word with a loop that counts the same words in one thread. See docs/performance.md.
+// that owns it, and one-sided, aggregated calls carry the words. Compares the forms in which a call
+// can carry a word with a loop that counts the same words in one thread. See docs/performance.md.
 #include <algorithm>
 #include <array>
 #include <chrono>
