@@ -136,7 +136,7 @@ TEST(StoppedOwnerTest, OperationsThatEndedByTheirDeadlineAreNotActive) {
       EXPECT_EQ(outcome, TableOutcome::kUnavailable);
       EXPECT_TRUE(absl::IsDeadlineExceeded(access->status())) << access->status();
     }
-    // So are operations that block.
+    // Blocking operations end in the same way.
     std::vector<TableKey<2>> keys;
     for (int i = 0; i < 10; ++i) keys.push_back(key_of(*table, 1, random));
     std::vector<TableResult> results(keys.size());
