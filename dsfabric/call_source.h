@@ -66,7 +66,8 @@ class CARIAMA_DSFABRIC_EXPORT CallSourceRegistry {
   // Called when the fabric closes: ends the layer's threads. Other threads may still run calls.
   virtual void stop() = 0;
   // Called after stop(), when no thread runs calls any more: releases the state of the
-  // connections, which are destroyed next. Also called if the registry was created after stop() was.
+  // connections, which are destroyed next. Also called if the registry was created after stop()
+  // was.
   virtual void disconnect() = 0;
 };
 

@@ -491,8 +491,8 @@ absl::Status open_file(State& all, const std::string& name) {
   return absl::OkStatus();
 }
 
-// Appends the events that were recorded since the last write. Requires: `writing` is locked and `mutex` is not,
-// so that threads continue to record.
+// Appends the events that were recorded since the last write. Requires: `writing` is locked and
+// `mutex` is not, so that threads continue to record.
 absl::Status write_file(State& all) {
   std::string name;
   std::string process_name;

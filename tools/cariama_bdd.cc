@@ -255,7 +255,8 @@ class Printer {
   const bool json_;
 };
 
-// Writes the files that --save, --dot and --svg request. Rank 0 writes; every process gets its error.
+// Writes the files that --save, --dot and --svg request. Rank 0 writes; every process gets its
+// error.
 absl::Status write_result(const Arguments& arguments, Manager& manager, const Bdd& result,
                           const std::function<std::string()>& svg) {
   const auto write = [&]() -> absl::Status {
