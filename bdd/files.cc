@@ -22,7 +22,8 @@ absl::Status file_error(const std::string& what) {
   return make_errno_error(errno, ErrorScope::kProcess, what);
 }
 
-// What is not a regular file may be endless. Models of the literature have up to some 10 MiB.
+// A file that is not a regular file may be endless. Models of the literature have up to some 10
+// MiB.
 constexpr uint64_t kMostOfStream = uint64_t{256} << 20;
 
 absl::Status write_all(const FileDescriptor& file, const std::string& path,

@@ -322,7 +322,8 @@ void Manager::make_room(bool grow) {
   });
   const uint64_t before = engine().table->bytes();
   if (const absl::Status all = agree(stored, "bdd"); !all.ok()) {
-    // Not for want of memory: a process has failed, and its part of the table with it.
+    // The collection has failed for another reason than memory: a process has failed, and its part
+    // of the table is lost.
     if (!absl::IsResourceExhausted(all)) {
       lost_ = absl::StrCat("bdd: the node table is lost: ", all.message());
       throw std::runtime_error(lost_);

@@ -102,7 +102,7 @@ struct Totals {
   uint64_t store_operations = 0;
 };
 
-// What one operation took.
+// The cost of one operation.
 struct Outcome {
   std::string operation;
   SimTime time{0};

@@ -117,7 +117,7 @@ Program make_program(const std::string& name, Params& params) {
   return program;
 }
 
-// What both models report.
+// The results that both models report.
 struct Simulated {
   bool finished = false;
   std::string violation;

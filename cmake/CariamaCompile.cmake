@@ -21,7 +21,7 @@ if(CARIAMA_WERROR)
   add_compile_options(-Werror)
 endif()
 
-# What makes a shared library as fast as a static one: calls within the library are direct (hidden
+# Makes a shared library as fast as a static one: calls within the library are direct (hidden
 # visibility, no interposition), calls into others go through one GOT load instead of a PLT stub.
 # The per-message paths are inline in headers or virtual, so neither goes through the dynamic linker.
 add_compile_options(-fno-semantic-interposition -fno-plt)

@@ -110,7 +110,7 @@ function(cariama_add_layer name)
     file(INSTALL \"${PROJECT_BINARY_DIR}/pkgconfig/\${variant}/${pc_name}.pc\"
          DESTINATION \"\${libdir}/pkgconfig\")")
 
-  # What CariamaConfig.cmake has to know about the component.
+  # The properties of the component that CariamaConfig.cmake needs.
   set(packages ${arg_PACKAGES})
   if(NOT BUILD_SHARED_LIBS)
     list(APPEND packages ${arg_PRIVATE_PACKAGES})
@@ -121,7 +121,7 @@ function(cariama_add_layer name)
     "set(_cariama_${name}_layers \"${arg_LAYERS}\")\nset(_cariama_${name}_packages \"${packages}\")\n")
 endfunction()
 
-# Installs what belongs to no single layer. Call it once, after all layers.
+# Installs the files that belong to no single layer. Call it once, after all layers.
 function(cariama_install_package)
   get_property(layers GLOBAL PROPERTY CARIAMA_LAYERS)
   get_property(components GLOBAL PROPERTY CARIAMA_COMPONENTS)

@@ -118,7 +118,7 @@ class CARIAMA_DHT_EXPORT TableCore {
   const size_t words_;
   const TableOptions options_;
   TableGeometry geometry_;
-  bool destroyed_ = false;  // the processes have agreed that nobody uses a share any more
+  bool destroyed_ = false;  // the processes have agreed that no process uses a share any more
   RemoteMemory memory_;
   // Shares that other processes may still use, since grow() was ended by its deadline.
   std::vector<RemoteMemory> possibly_used_;

@@ -22,7 +22,7 @@ constexpr uint64_t kPollsPerClock = 64;
 // If the clock is read less often than this, each poll reads it.
 constexpr std::chrono::milliseconds kRareClock{100};
 // The most time between two readings of the clock that counts towards the deadlines. The thread may
-// have been stopped, or may have done something else, while the owners answered.
+// have been stopped, or may have done other work, while the owners answered.
 constexpr std::chrono::seconds kLongestGap{1};
 
 }  // namespace

@@ -65,8 +65,9 @@ class CARIAMA_DSFABRIC_EXPORT CallSourceRegistry {
   virtual void finalized() = 0;
   // Called when the fabric closes: ends the layer's threads. Other threads may still run calls.
   virtual void stop() = 0;
-  // Called after stop(), when no thread runs calls any more: releases what belongs to connections,
-  // which are destroyed next. Also called if the registry was created after stop() was.
+  // Called after stop(), when no thread runs calls any more: releases the state of the
+  // connections, which are destroyed next. Also called if the registry was created after stop()
+  // was.
   virtual void disconnect() = 0;
 };
 

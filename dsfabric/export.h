@@ -1,4 +1,4 @@
-// Marks what the dsfabric library exports; everything else is hidden (-fvisibility=hidden).
+// Marks the symbols that the dsfabric library exports. All others are hidden (-fvisibility=hidden).
 #ifndef CARIAMA_DSFABRIC_EXPORT_H_
 #define CARIAMA_DSFABRIC_EXPORT_H_
 

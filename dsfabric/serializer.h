@@ -311,7 +311,7 @@ void save_value(std::string& out, const T& value) {
 }
 
 // Loads a T from the front of `in`, and removes its bytes from `in`. Throws MalformedArguments, or
-// what the type's own loading throws.
+// the exception of the type's own loading.
 template <Serializable T>
 [[nodiscard]] T load_value(std::span<const std::byte>& in) {
   if constexpr (std::is_trivially_copyable_v<T>) {

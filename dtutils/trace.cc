@@ -313,7 +313,7 @@ class Text {
       text_ += static_cast<char>('0' + digit);
     }
   }
-  // Most texts are literals, which occur again and again.
+  // Most texts are literals, which occur repeatedly.
   void add_string(const char* text) {
     const size_t slot = reinterpret_cast<uintptr_t>(text) / alignof(char*) % kKnown;
     if (known_[slot].first == text &&
@@ -386,7 +386,7 @@ bool write_at(int file, std::string_view text, uint64_t at) {
   return true;
 }
 
-// Reads the first line, and removes what a process that was killed has left. Returns false, with
+// Reads the first line, and removes the incomplete write of a killed process. Returns false, with
 // errno set, if the file is not one that start_file() has begun.
 bool read_header(int file, Header& header) {
   std::array<char, kHeaderBytes + 1> line{};
@@ -491,8 +491,8 @@ absl::Status open_file(State& all, const std::string& name) {
   return absl::OkStatus();
 }
 
-// Appends what was recorded since the last write. Requires: `writing` is locked and `mutex` is not,
-// so that threads continue to record.
+// Appends the events that were recorded since the last write. Requires: `writing` is locked and
+// `mutex` is not, so that threads continue to record.
 absl::Status write_file(State& all) {
   std::string name;
   std::string process_name;

@@ -47,8 +47,8 @@ enum class Reach : uint8_t {
   // adjacency and bridges are used. 4 µs on an empty 7x7 board, about 50 µs in the middle of
   // a game on 11x11.
   kStones,
-  // Also pairs of empty cells. Finds many more connections and takes about a hundred times as long.
-  // With more than 200 points (13x13) it is the same as kStones.
+  // Pairs of groups, and pairs of empty cells. Finds many more connections than kStones and takes
+  // about a hundred times as long. With more than 200 points (13x13) it is the same as kStones.
   kCells,
 };
 

@@ -270,8 +270,8 @@ void Host::rest(HostThread& self, Deadline deadline, const std::function<bool()>
   // `until` too: the call that makes it true may run in the wait below.
   const auto condition = [&] { return !may_rest(self) || (until && until()); };
   if (fabric_ != nullptr) {
-    // Also returns when calls have run and left batched calls in the aggregators: the next flush
-    // publishes these.
+    // The wait also ends when calls have run and left batched calls in the aggregators: the next
+    // flush publishes these.
     bool first = true;
     static_cast<void>(fabric_->wait(
         [&] {

@@ -126,8 +126,8 @@ class Search {
         try {
           progress(report());
         } catch (...) {
-          // Otherwise the workers of all processes would continue, on nodes that a later call
-          // frees. (After an exception of work_until() a rollout of this thread never ends, so
+          // Without drain() the workers of all processes would continue, on nodes that a later
+          // call frees. (After an exception of work_until() a rollout of this thread never ends, so
           // drain() would not return.)
           drain();
           process_.command(CommandKind::kDropCopies, options_);

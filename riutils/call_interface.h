@@ -57,7 +57,7 @@ class CARIAMA_RIUTILS_EXPORT OutgoingChannel {
                                                  const RemoteMemoryLocator& target) = 0;
 };
 
-// Gives this layer the channel of a messenger or an aggregator, and what it does with calls.
+// Gives this layer the channel of a messenger or an aggregator, and its policy for calls.
 template <typename Calls>
 class ChannelAccess {
  public:

@@ -144,7 +144,7 @@ class IdleTimer {
  public:
   // 0: never.
   explicit IdleTimer(std::chrono::milliseconds interval) : interval_(interval) {}
-  // Reads the clock in one of 64 calls only, because an idle thread calls this again and again.
+  // Reads the clock in one of 64 calls only, because an idle thread calls this function repeatedly.
   [[nodiscard]] bool expired() {
     if (interval_.count() <= 0 || ++calls_ % 64 != 0) return false;
     if (std::chrono::steady_clock::now() < next_) return false;

@@ -102,7 +102,7 @@ absl::Status RoutedAggregator::first_failure() const {
   });
 }
 
-// ---- The rest -----------------------------------------------------------------------------------
+// ---- Publication, incoming calls, shutdown, statistics ------------------------------------------
 
 absl::Status RoutedAggregator::flush() {
   absl::Status first;

@@ -34,7 +34,7 @@ using tasks::PoolWorker;
 // An idle worker enters the detector again after this time, to check for failed peers.
 constexpr std::chrono::seconds kDetectorPatience{2};
 
-// What all workers must have in common.
+// The properties that must be equal in all workers.
 struct PoolIdentity {
   ProgramFingerprint program;
   uint64_t cells = 0;

@@ -66,7 +66,7 @@ enum class DequeKind : uint8_t { kSplit, kThe, kPrivate };
 // through the scheduler and allocates a join record.
 enum class StackScheme : uint8_t { kUni, kCrude, kIso };
 
-// What executes the atomics of peers on a worker's memory.
+// The component that executes the atomics of peers on a worker's memory.
 //   kDevice     the device
 //   kServed     a thread of the worker that owns the memory (internal/atomic_server.h). An atomic
 //               takes at least the time in which that thread wakes up.

@@ -86,8 +86,9 @@ template <typename T>
 struct StoredOf<T, true> {
   using Type = T;
 };
-// What task<T> stores of a result. A result that does not travel as bytes (transfer.h) is never in
-// the frames of the parent, which may be stolen at its next spawn: it stays packed in its record.
+// The form in which task<T> stores a result. A result that does not travel as bytes (transfer.h) is
+// never in the frames of the parent, which may be stolen at its next spawn: it stays packed in its
+// record.
 template <typename T>
 using Stored = typename StoredOf<T, kTravelsAsBytes<T>>::Type;
 template <typename T>

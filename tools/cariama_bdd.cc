@@ -255,7 +255,8 @@ class Printer {
   const bool json_;
 };
 
-// Writes what --save, --dot and --svg request. Rank 0 writes; every process gets its error.
+// Writes the files that --save, --dot and --svg request. Rank 0 writes; every process gets its
+// error.
 absl::Status write_result(const Arguments& arguments, Manager& manager, const Bdd& result,
                           const std::function<std::string()>& svg) {
   const auto write = [&]() -> absl::Status {
@@ -396,7 +397,7 @@ int draw(const Arguments& arguments) {
 constexpr int kReported = 4;
 constexpr const char* kSupervised = "CARIAMA_BDD_SUPERVISED";
 
-// Starts the processes of the job, and prints after a failure what is lost. Returns the exit code:
+// Starts the processes of the job, and prints the loss after a failure. Returns the exit code:
 // that of a process which a signal has killed (128 + n), else one of those in the help text.
 int supervise(const Arguments& arguments, int argc, char** argv) {
   ::setenv(kSupervised, "1", 1);

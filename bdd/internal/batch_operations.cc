@@ -87,7 +87,8 @@ Batch::Step Batch::if_then_else_step(Edge a, Edge b, Edge c) {
 }
 
 // Both halves are computed at the same time, also of a quantified variable: the result for one
-// value may make the other needless, but would delay it by as many round trips.
+// value may decide the result without the other one, but computing it first would delay the other
+// one by as many round trips.
 Batch::Step Batch::quantify_step(Edge a, Edge cube) {
   auto [sons, first] = co_await Nodes<2>(*this, a, cube);
   while (first.variable < sons.variable) {

@@ -86,7 +86,7 @@ struct Engine {
   OperationCache cache;
   std::unique_ptr<Batch> batch;  // nullptr: each step waits for its look-ups
   // The table had no room in this process. The steps of a task then throw as soon as they begin,
-  // until the next attempt: the other half of a step would be computed in vain.
+  // until the next attempt, because the result of the other half of a step would be discarded.
   bool is_full = false;
   std::vector<Group> groups;  // in ascending order of first_variable
   uint64_t group_set = 0;     // number of the value of `groups`

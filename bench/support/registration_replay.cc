@@ -113,7 +113,7 @@ class CostedPinner final : public Pinner {
     }
 
     ByteSecondsParts& parts_;
-    int64_t since_;  // what lies before is charged
+    int64_t since_;  // the time before it is charged
     int64_t ready_;
     bool used_ = false;
   };
@@ -128,7 +128,7 @@ class CostedPinner final : public Pinner {
   ByteSecondsParts& parts_;
 };
 
-// Brings a replay forward in time: spins, or runs the steps of the helper that are due.
+// Advances the time of a replay: spins, or runs the steps of the helper that are due.
 class Time {
  public:
   explicit Time(ReplayClock clock) : clock_(clock) {

@@ -40,7 +40,7 @@ void read_arguments(const Arguments& arguments, std::string_view options, int op
   }
 }
 
-// The same for a command line.
+// Ends the program in the same cases, for the arguments of a command line.
 inline void read_options(int argc, const char* const* argv, const ExampleOptions& known = {}) {
   std::span arguments(argv + 1, static_cast<size_t>(argc) - 1);
   if (known.launches) {

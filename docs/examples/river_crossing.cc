@@ -36,7 +36,7 @@ Model river(Manager& manager) {
   model.initial = ~now[0] & ~now[1] & ~now[2] & ~now[3];
   const Bdd goat_without_farmer = then[2] ^ then[0];
   const Bdd eaten = goat_without_farmer & (~(then[2] ^ then[1]) | ~(then[2] ^ then[3]));
-  for (uint32_t passenger = 0; passenger < 4; ++passenger) {  // 0: nobody
+  for (uint32_t passenger = 0; passenger < 4; ++passenger) {  // 0: no passenger
     Bdd crossing = ~(now[passenger] ^ now[0]) & ~eaten;
     for (uint32_t i = 0; i < 4; ++i) {
       const Bdd moves = then[i] ^ now[i];

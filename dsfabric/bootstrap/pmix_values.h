@@ -1,5 +1,5 @@
-// What the processes of a job that PMIx started get from PMIx: their place in the job, and the text
-// that rank 0 publishes for the other ranks.
+// The values that PMIx gives to the processes of a job that it started: their place in the job, and
+// the text that rank 0 publishes for the other ranks.
 #ifndef CARIAMA_DSFABRIC_BOOTSTRAP_PMIX_VALUES_H_
 #define CARIAMA_DSFABRIC_BOOTSTRAP_PMIX_VALUES_H_
 

@@ -63,7 +63,8 @@ class CallSources {
   void stop() {
     if (CallSourceRegistry* const there = get(); there != nullptr) there->stop();
   }
-  // Also ends the calls of the registry's functions. The registry is destroyed with this object.
+  // Disconnects the registry: no function of the registry is called after the return. The registry
+  // is destroyed with this object.
   void disconnect() {
     if (CallSourceRegistry* const there = get(); there != nullptr) there->disconnect();
     registry_.store(nullptr, std::memory_order_release);

@@ -162,7 +162,7 @@ void CollectiveGroup::walk_down(const Operation& op, uint32_t position,
   for_each_child(position, [&](uint32_t child) { walk_down(op, child, to); });
 }
 
-// ---- Moving on ----------------------------------------------------------------------------------
+// ---- Phases -------------------------------------------------------------------------------------
 
 CollectiveGroup::CollectiveGroup(Fabric& fabric, ControlTraffic& traffic, uint32_t id)
     : fabric_(fabric), traffic_(traffic), id_(id), rank_(fabric.rank()), size_(fabric.size()) {}

@@ -1,5 +1,5 @@
-// The parts of a Fabric, and how they are put together. Each part owns its state and states in its
-// header what it does. The list begins with the lowest part; a part calls only parts that stand
+// The parts of a Fabric, and how they are put together. Each part owns its state, and its header
+// states its purpose. The list begins with the lowest part; a part calls only parts that stand
 // before it in the list:
 //
 //   FabricJob      bootstrap/  rank, names of the processes, options, phase (Lifecycle)

@@ -21,7 +21,8 @@ void name_in_trace(const FabricJob& job);
 // times are not aligned.
 void align_trace(const FabricJob& job);
 
-// Writes what was recorded so far to the file of the trace. Reports the first error of the process.
+// Writes the events recorded so far to the file of the trace. Reports the first error of the
+// process.
 void write_job_trace();
 
 // Compares the clock of this process with that of `rank`, by several round trips, and returns the

@@ -565,7 +565,8 @@ class Job {
     Child& child = children_[rank];
     const int descriptor = child.process.output(stream);
     if (descriptor < 0) return;
-    // Read at most what the pipe contains now: processes that left the group may continue to write.
+    // Read at most the bytes that the pipe contains now: processes that left the group may continue
+    // to write.
     int left = 0;
     if (ioctl(descriptor, FIONREAD, &left) != 0) left = 0;
     do {

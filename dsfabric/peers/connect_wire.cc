@@ -23,7 +23,7 @@ ConnectRequest load_request(std::span<const std::byte> in) {
   }
   request.attempt = load_value<uint64_t>(in);
   if (request.kind == Kind::kOffer) {
-    // The number is not trusted: memory is allocated for what has been read.
+    // The number is not trusted: memory is allocated for elements that have been read.
     const auto count = load_value<uint32_t>(in);
     if (count == 0) throw MalformedArguments("it offers no queue pair");
     for (uint32_t i = 0; i < count; ++i) {

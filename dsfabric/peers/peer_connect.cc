@@ -267,8 +267,9 @@ void PeerTable::ask_for_attempt(Peer& peer, Deadline deadline) {
   static_cast<void>(peer.apply(PeerEvent::kAttemptEnded));
 }
 
-// The peer has refused the own offer, since it makes one itself. Usually that offer comes at once.
-// It may also fail, so the own offer then ends, and may be repeated.
+// Waits for the offer of a peer that has refused the own offer because it makes one itself. The
+// peer's offer usually arrives at once. If the peer's offer fails, the own offer ends, and may be
+// repeated.
 absl::Status PeerTable::await_peers_offer(Peer& peer, Deadline deadline) {
   DoorbellSleeper sleeper(peer.changed);
   const Lifecycle& lifecycle = job_.lifecycle();

@@ -1,4 +1,5 @@
-// What a device reads through a registration of an IoUringPinner, for tests of stale registrations.
+// Reads memory through a registration of an IoUringPinner, as a device does. Tests of stale
+// registrations use it.
 #ifndef CARIAMA_DTUTILS_INTERNAL_READ_THROUGH_H_
 #define CARIAMA_DTUTILS_INTERNAL_READ_THROUGH_H_
 

@@ -150,9 +150,9 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
     return message_bytes < options_.piece_from ? 0 : options_.piece_bytes;
   }
 
-  // Processes what is due and returns the time at which the next step is due, in ns of the cache's
-  // clock. Called by the helper's thread, or by the owner if own_thread is false. One thread at a
-  // time.
+  // Executes the steps that are due and returns the time at which the next step is due, in ns of
+  // the cache's clock. Called by the helper's thread, or by the owner if own_thread is false. One
+  // thread at a time.
   int64_t step();
 
   [[nodiscard]] HelperStatistics statistics() const;

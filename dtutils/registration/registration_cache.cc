@@ -243,7 +243,7 @@ absl::StatusOr<RegistrationUse> RegistrationCache::acquire(const void* address, 
   bool waited = false;
   Lock lock(mutex_);
   // Each round ends with a registration, an error, or after a change by another thread. More than a
-  // few rounds happen only if the memory is unmapped again and again.
+  // few rounds happen only if the memory is unmapped repeatedly.
   while (true) {
     if (monitor_ != nullptr) sweep(lock);
     if (Entry* const entry = find(start, end, false);

@@ -72,10 +72,10 @@ struct SimOptions {
   SimTime jitter{0};  // added to each latency, random in 0..jitter; queue pairs stay in order
   double gigabytes_per_second = 12.5;  // bytes per ns, of a port in each direction; 0: no limit
   SimTime message_gap{0};  // between messages of a port: 5 ns gives 200 million a second
-  // What write_order() returns. With torn_spread > 0 a WRITE becomes visible in pieces, at several
-  // times within torn_spread of its arrival. The pieces of all WRITEs of a queue pair then become
-  // visible in any order that write_order permits: a protocol that assumes more fails with some
-  // seeds. Aligned 8-byte words are torn only with kWithinWrite and kWithinBlocks.
+  // The value that write_order() returns. With torn_spread > 0 a WRITE becomes visible in pieces,
+  // at several times within torn_spread of its arrival. The pieces of all WRITEs of a queue pair
+  // then become visible in any order that write_order permits: a protocol that assumes more fails
+  // with some seeds. Aligned 8-byte words are torn only with kWithinWrite and kWithinBlocks.
   ArrivalOrder write_order = ArrivalOrder::kWrites;
   SimTime torn_spread{0};
   // Real time that a channel's wait() sleeps when no event is scheduled, before it lets its virtual

@@ -27,7 +27,7 @@ namespace cariama::hex {
 [[nodiscard]] bool is_accepted_origin(std::string_view origin, std::string_view host);
 
 // Reads a game from SGF, as parse_sgf(). `swap` switches the swap rule on if the game begins with
-// an empty square board; a game that contains a swap has it on anyway.
+// an empty square board; in a game that contains a swap the rule is in force without the option.
 [[nodiscard]] absl::StatusOr<SgfGame> parse_web_game(std::string_view sgf, bool swap);
 
 // Returns the game and its last position as a JSON object.

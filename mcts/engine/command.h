@@ -35,13 +35,13 @@ struct CommandReply {
   uint64_t dead = 0;    // identifies the processes that this process has marked as dead; 0: none
   // This process has no work of a dead process left: it runs no call of one, and has no job and no
   // operation that one has caused. Meaningful only after a death.
-  bool settled = false;
+  bool no_work_left = false;
   bool collecting = false;  // kCollect: another step is needed
   Statistics statistics{};
 };
 
 // Base of a process's part of a search: sends commands to all processes and collects the replies.
-// Requires: Derived has `CommandReply carry_out(const Command&)`, and `bool settled()`, which
+// Requires: Derived has `CommandReply carry_out(const Command&)`, and `bool has_no_work()`, which
 // returns true if this process has no job and no operation that another process has caused. This
 // class calls both in worker 0 of each process. Not thread-safe: only worker 0 may use it.
 template <typename Derived>
@@ -78,7 +78,7 @@ class CommandedSearch : public HostedSearch {
   // report their names and those of freed ones. Each command is one wave of the termination
   // detection (dsfabric/quiescence.h). After a death the posts to and from the dead process are not
   // counted. Its posts may still have arrived, and run: so a wave counts only if every process has
-  // noticed the same deaths and has settled.
+  // noticed the same deaths and has no work of a dead process left (CommandReply::no_work_left).
   void quiesce(const SearchOptions& options) {
     Host& host = derived().host();
     WaveComparison waves;
@@ -86,16 +86,16 @@ class CommandedSearch : public HostedSearch {
       Host::Posts sum;
       const std::vector<CommandReply>& replies = command(CommandKind::kInform, options);
       const uint64_t dead = host.dead_set_hash();
-      bool settled = true;
+      bool agreed = true;  // no process has work of a dead process, and all noticed the same deaths
       for (uint32_t rank = 0; rank < host.size(); ++rank) {
         if (!host.alive(rank)) continue;
         const CommandReply& reply = replies[rank];
         sum.begun += reply.posts.begun;
         sum.ended += reply.posts.ended;
-        settled &= reply.dead == dead && (dead == 0 || reply.settled);
+        agreed &= reply.dead == dead && (dead == 0 || reply.no_work_left);
       }
-      if (!settled) waves.reset();
-      if (settled && waves.ended(sum.begun, sum.ended, dead)) return;
+      if (!agreed) waves.reset();
+      if (agreed && waves.ended(sum.begun, sum.ended, dead)) return;
       static_cast<void>(host.step());  // with a single process, command() runs no calls
     }
   }
@@ -111,7 +111,7 @@ class CommandedSearch : public HostedSearch {
     reply.number = command.number;
     reply.posts = host.posts();
     reply.dead = host.dead_set_hash();
-    if (reply.dead != 0) reply.settled = host.passed() && derived().settled();
+    if (reply.dead != 0) reply.no_work_left = host.passed() && derived().has_no_work();
     host.hand_back();
     return reply;
   }

@@ -239,7 +239,7 @@ class CopyExchange final : public LocalInstance {
 
   // Send a post. They return false only if the process of the thread has died, or if the contents
   // of a node do not fit into a call: then the node gets no copy. lost() and
-  // LocalTree::living_child() end what this process expects from a dead process.
+  // LocalTree::living_child() end the requests of this process to a dead process.
   template <typename F>
   bool post(ThreadId thread, const F& function) {
     return Host::here().aggregators->post(thread, function);
@@ -491,7 +491,7 @@ class CopyExchange final : public LocalInstance {
   }
   // Adopts a node of another process as the child of a move, unless there is a child. Answers with
   // the child of the move. If a third process is creating the child, the answer waits for
-  // end_creation(): a process that got another answer would offer again and again.
+  // end_creation(): a process that got another answer would repeat its offer without end.
   void answer_offer(Node<G>& node, const Offer& offer) {
     const TraceScope trace("mcts", "answer offer");
     if (tree_.living_child(node, offer.move).none() && host_.alive(offer.name.rank)) {

@@ -102,7 +102,7 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
     reply.statistics = statistics();
     return reply;
   }
-  [[nodiscard]] bool settled() { return pool_.jobs().unused(); }
+  [[nodiscard]] bool has_no_work() { return pool_.jobs().unused(); }
   void begin(const Command& command) {
     const SearchOptions options = command.options.possible();
     tree_.begin(options);

@@ -137,7 +137,7 @@ class Worker {
     return_rollouts(*ticket.job, ticket.rollouts);
   }
 
-  // Adds what this worker has counted since begin().
+  // Adds the counts of this worker since begin().
   void add_to(Statistics& sum) const {
     const Statistics now = totals();
     const auto add = [&](uint64_t Statistics::*one) { sum.*one += now.*one - before_.*one; };
@@ -151,7 +151,7 @@ class Worker {
   // begun do not influence the statistics.
   static constexpr uint64_t kMostShared = 4096;
 
-  // Returns what this worker has counted in all its searches.
+  // Returns the counts of this worker in all its searches.
   [[nodiscard]] Statistics totals() const {
     Statistics sum = counters_.read();
     if (thread_.aggregators != nullptr) {

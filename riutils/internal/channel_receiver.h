@@ -128,7 +128,8 @@ class ChannelReceiver {
   // sender will write to its place again.
   void close_publication(Cursor& cursor);
   void run_flagged(const CallHeader& header, std::byte* behind);
-  // Ends a call that is not simply done. Returns false if it was postponed: it stays the next call.
+  // Ends a call with another outcome than kDone, with an answer that follows later, or with a
+  // notification. Returns false if the call was postponed: it remains the next call.
   [[nodiscard]] bool finish_slowly(const NotifyTarget* notify);
   // Processes an end marker. Returns false if the round must stop.
   bool end_of_chunk(const CallHeader& header);

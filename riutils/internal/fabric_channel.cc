@@ -264,7 +264,7 @@ bool FabricChannel::send_pending(const std::function<Transmitter*()>& transmitte
   return all_sent;
 }
 
-// ---- The rest of ChannelLink --------------------------------------------------------------------
+// ---- ChannelLink: status, waiting and memory ----------------------------------------------------
 
 absl::Status FabricChannel::status() const { return fabric_.peer_status(rank_); }
 bool FabricChannel::inside_call() const { return running_fabric() != nullptr; }

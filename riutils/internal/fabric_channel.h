@@ -100,7 +100,7 @@ class FabricChannel final : public OutgoingChannel,
   std::unique_ptr<Question<ChunkReply>> asked_;
   uint32_t asked_count_ = 0;  // the number of chunks in the last request, and the bytes of each
   uint64_t asked_bytes_ = 0;
-  std::optional<ChunkReply> received_;  // a grant that is not recorded yet, for want of memory
+  std::optional<ChunkReply> received_;  // a grant that is not recorded yet: memory was exhausted
   uint32_t number_ = 0;
   bool granted_ = false;
   std::atomic<uint64_t> unannounced_{0};

@@ -21,7 +21,7 @@ class NodeMap {
   [[nodiscard]] uint32_t node_of(Rank rank) const { return node_[rank]; }
   // Returns the number of processes of lower rank in the process's node.
   [[nodiscard]] uint32_t place_of(Rank rank) const { return place_[rank]; }
-  // Both by rank, for callers that read them often.
+  // Return the node and the place of all processes, by rank, for callers that read them often.
   [[nodiscard]] const uint32_t* node_by_rank() const { return node_.data(); }
   [[nodiscard]] const uint32_t* place_by_rank() const { return place_.data(); }
   // Returns the ranks of a node's processes, in ascending order.

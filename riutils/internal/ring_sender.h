@@ -254,7 +254,8 @@ class RingSender final : public ChannelSender {
   [[nodiscard]] absl::Status defer(const OutgoingCallView& call, EventReceiver& transmitted);
   // Moves deferred calls into chunks and publishes them. Returns kDone if none are left.
   [[nodiscard]] Progress drain_backlog(Transmitter* transmitter);
-  // kClosing: publishes what is left and the end of the channel. Returns kDone in state kClosed.
+  // kClosing: publishes the remaining calls and the end of the channel. Returns kDone in state
+  // kClosed.
   [[nodiscard]] Progress finish(Transmitter* transmitter);
   void wake_drain_thread();
   void tell_waiters();

@@ -377,7 +377,7 @@ bool RingSender::drain(const std::function<Transmitter*()>& transmitter_of) {
   }
 }
 
-// ---- The end ------------------------------------------------------------------------------------
+// ---- Shutdown -----------------------------------------------------------------------------------
 
 RingSender::Progress RingSender::finish(Transmitter* transmitter) {
   if (const Progress drained = drain_backlog(transmitter); drained != Progress::kDone) {

@@ -1,4 +1,5 @@
-// What a process knows of routed calls that their routers could not forward (routed_aggregator.h).
+// The record of a process of the routed calls that their routers could not forward
+// (routed_aggregator.h).
 #ifndef CARIAMA_RIUTILS_INTERNAL_ROUTE_FAILURES_H_
 #define CARIAMA_RIUTILS_INTERNAL_ROUTE_FAILURES_H_
 

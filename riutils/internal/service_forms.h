@@ -29,7 +29,7 @@ struct ChunkRequest {
   static constexpr uint32_t kMost = 16;  // limit of count: the reply has to fit a receive unit
 
   uint64_t serial = 0;  // identifies the channel within the sender's process, never reused
-  // With `first`: the channel whose calls run before the calls of this one, or 0. It was ended.
+  // With `first`: the ended channel whose calls run before the calls of this channel, or 0.
   uint64_t follows = 0;
   uint32_t source_thread = 0;
   uint32_t worker = 0;  // index of the receiving worker

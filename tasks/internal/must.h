@@ -1,4 +1,4 @@
-// What a worker does with errors from which the job cannot recover.
+// Ends the process of a worker at an error from which the job cannot recover.
 #ifndef CARIAMA_TASKS_INTERNAL_MUST_H_
 #define CARIAMA_TASKS_INTERNAL_MUST_H_
 

@@ -1,5 +1,6 @@
-// Scheduler: the scheduler's loop. It runs a task until the task leaves its stack, keeps what the
-// task needs to continue, and finds the next task: the parent, a ready task, or one that it steals.
+// Scheduler: the scheduler's loop. It runs a task until the task leaves its stack, keeps the state
+// that continues the task, and finds the next task: the parent, a ready task, or one that it
+// steals.
 //
 // This is the scheduler of the product: a split deque (split_deque.h), the greedy join
 // (join_protocol.h), and a uni-address stack (stack_region.h). The deques, joins and stacks that

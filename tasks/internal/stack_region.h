@@ -95,8 +95,8 @@ class StackGuard {
   // entry of the deque; the number of entries is the depth. Both must outlive the guard.
   StackGuard(const StackRegion& region, const char* option, const uint64_t* entries);
   ~StackGuard();
-  // Also watches the lowest page of each stack of `stack_bytes` bytes in `stacks`. `option` is the
-  // name of the option that the message recommends to raise for them.
+  // Watches, in addition, the lowest page of each stack of `stack_bytes` bytes in `stacks`.
+  // `option` is the name of the option that the message recommends to raise for them.
   void watch(std::span<const std::byte> stacks, size_t stack_bytes, const char* option);
   StackGuard(const StackGuard&) = delete;
   StackGuard& operator=(const StackGuard&) = delete;

@@ -102,8 +102,8 @@ static_assert(sizeof(Parcel) == 112);
 }
 
 // A task of another worker in a thief's deque, which got it in one steal with others and has not
-// begun it. Its cell has a kind of its own; Cell::state and Cell::thief hold what the functions
-// below store in them, not what their names say.
+// begun it. Its cell has a kind of its own; Cell::state and Cell::thief contain the values that the
+// functions below store in them, not a state and a thief.
 struct ForeignTask {
   uint32_t function;  // FunctionId
   uint32_t bytes;     // of the arguments

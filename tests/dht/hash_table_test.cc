@@ -584,7 +584,7 @@ TEST(HashTableTest, AShareOutlivesATableThatWasNotDestroyed) {
   });
 }
 
-// The thread does something else, or is stopped, while the owners answer.
+// The thread does other work, or is stopped, while the owners answer.
 TEST(HashTableTest, TimeBetweenTwoPollsHardlyCounts) {
   LocalJob job({.processes = 2});
   job.run([&](Fabric& fabric, uint32_t) {

@@ -243,7 +243,7 @@ TEST(Broker, OutsidersGetNoAnswerAndPeersAreServed) {
   });
 }
 
-// Another user of the host connects again and again, as fast as it can.
+// A process of another user of the host connects repeatedly, without a pause.
 TEST(Broker, AFloodOfAnotherUserDoesNotKeepPeersOut) {
   if (geteuid() != 0) GTEST_SKIP() << "needs root, to change the user id";
   constexpr uid_t kNobody = 65534;

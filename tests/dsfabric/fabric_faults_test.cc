@@ -162,7 +162,7 @@ TEST(LostPeerTest, EverythingPendingEnds) {
   }
 }
 
-// As above, but the waiting process has no operation in flight: a probe detects the loss.
+// A process sleeps without an operation in flight. A probe detects the loss of its peer.
 TEST(LostPeerTest, ASleepingWaiterIsNotified) {
   LocalJobOptions options{.processes = 2, .transport = transport_case("fault_shm")};
   options.faults = [](uint64_t seed) {
@@ -204,7 +204,8 @@ TEST(LostPeerTest, TheJobEndsWithoutOneOfTwoThatLostEachOther) {
   connected = 0;
   job.run([&](Fabric& fabric, uint32_t) {
     EXPECT_EQ(must(async_call(fabric, 1, [] { return 1; }).get(soon())), 1);
-    // Otherwise process 1 may hear of the loss before process 0 connects to it, and refuse.
+    // Without this wait process 1 may learn of the loss before process 0 connects to it, and refuse
+    // the connection.
     ++connected;
     EXPECT_TRUE(fabric.wait_polling([] { return connected.load() == 3; }, soon()));
     if (fabric.rank() == 2) {

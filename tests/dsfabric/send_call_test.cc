@@ -78,7 +78,7 @@ TEST_P(SendCallTest, NotificationsComeAtTheRequestedTime) {
         fabric, 1, [] { run = true; }, consumed));
     must(ended(fabric, consumed));
     EXPECT_TRUE(run);
-    // Also to this process itself.
+    // A process can also call itself.
     Synchronizer own;
     must(call<RemoteNotify>(
         fabric, 0, [] { run = false; }, own));

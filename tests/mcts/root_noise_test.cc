@@ -94,7 +94,7 @@ TEST(MixNoise, MixesAndKeepsTheSum) {
   for (const float prior : none) EXPECT_NEAR(prior, 0.25, 1e-3);
 }
 
-// What a search returns about each move, to compare two searches exactly.
+// Returns the results of a search for each move, to compare two searches exactly.
 template <typename Move>
 using Details = std::vector<std::tuple<Move, uint64_t, double, double>>;
 template <typename Move>

@@ -328,7 +328,8 @@ class Execution final : public ChannelLink, public ReceiverBackend {
     return *reinterpret_cast<const ChannelControl*>(control_.get_buffer());
   }
 
-  // Records what the sender can read at its next step. A step that changes nothing adds nothing.
+  // Records the values that the sender can read at its next step. A step that changes nothing adds
+  // nothing.
   void observe() {
     wire_.last_read = 0;
     observed_ = control().consumed_chunks.load();

@@ -106,7 +106,7 @@ void with_every_object(Fabric& fabric, int runs, const Send& send, const Publish
   }
 }
 
-// As above, for a call whose end a RemoteObject can report.
+// Sends the call with each kind of completion, for a call whose end a RemoteObject can report.
 template <typename Send, typename Publish>
 void with_written(Fabric& fabric, const Send& send, const Publish& publish) {
   const int before = ran;

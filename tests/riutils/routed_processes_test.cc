@@ -148,7 +148,7 @@ void lose_a_router(Fabric& fabric) {
 
 TEST(RoutedProcesses, ARouterIsKilled) { run_job_with_a_victim(4, 2, lose_a_router); }
 
-// The same job. Rank 3 is killed: its router, rank 2, tells rank 0.
+// Rank 3 of the job of lose_a_router() is killed. Its router, rank 2, reports the loss to rank 0.
 void lose_a_destination(Fabric& fabric) {
   static std::atomic<int> ready, arrived, ended;
   if (fabric.rank() == 3) {

@@ -72,7 +72,8 @@ Stamp stamp(uint32_t from, Path path, uint64_t sequence) {
 }
 
 using Counts = std::array<std::array<uint64_t, kProcesses>, kPaths>;
-// What this process has received, by path and sender. Only its worker runs calls, so no lock.
+// The messages that this process has received, by path and sender. Needs no lock, because only the
+// worker of the process runs calls.
 Counts received;
 uint64_t wrong_messages = 0;
 

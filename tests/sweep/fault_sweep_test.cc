@@ -152,7 +152,8 @@ void arm(const Cell& cell, SweepBoard& board, const std::string& folder) {
 
 // ---- A process of a job -------------------------------------------------------------------------
 
-// What the descriptors of this process refer to, but for those that a process keeps until it ends:
+// Returns the files to which the descriptors of this process refer. Leaves out four kinds of
+// descriptors that a process keeps until it ends:
 // the executable (read by absl::Symbolize() for the report of a crash), the monitor of mappings
 // (userfaultfd and its epoll), and the datagram socket of diagnostics that are printed once for
 // each host.
@@ -405,8 +406,8 @@ std::vector<size_t> phases_named(const std::vector<std::string_view>& names) {
   }
   return phases;
 }
-// What always runs over soft-RoCE takes half a minute in the virtual machine; the whole sweep takes
-// many minutes.
+// The phases below always run over soft-RoCE. They take half a minute in the virtual machine; the
+// whole sweep takes many minutes.
 INSTANTIATE_TEST_SUITE_P(
     OfDeaths, FaultSelection,
     ::testing::Combine(::testing::ValuesIn(phases_named(

@@ -61,7 +61,7 @@ struct SmallWorker {
   static inline SmallWorker* current = nullptr;
 };
 
-// What a task did, and the first error that it found.
+// The work that a task did, and the first error that it found.
 struct Log {
   int step = 0;
   const char* wrong = nullptr;

@@ -172,7 +172,7 @@ TEST(PoolSimulation, NearVictimsComeFirst) {
   EXPECT_GT(near, 3 * node);
   EXPECT_GT(near, result.statistics.steals / 2);
   EXPECT_GT(network, 0u);
-  // A search has tried all workers of a level in vain before it tries the next level. Leapfrogging
+  // A search tries the next level only after no worker of its level had a task. Leapfrogging
   // makes its attempts at any level.
   const auto& tried = result.statistics.tried;
   const uint64_t leaps = result.statistics.leapfrog_attempts;

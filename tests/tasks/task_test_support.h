@@ -81,7 +81,7 @@ inline void with_workers(int workers, const TaskOptions& options,
       run_options);
 }
 
-// Captures what the surviving workers write to stderr before they end.
+// Captures the output of the surviving workers on stderr before they end.
 class LastWords {
  public:
   LastWords() : file_(memfd_create("last words", 0)) {}

@@ -27,7 +27,7 @@
 
 namespace cariama {
 
-// What one process of the job uses for another one.
+// The device and the path that one process of the job uses for another one.
 struct JobPath {
   Rank to;
   std::string transport;

@@ -508,7 +508,8 @@ class PaperTree final : public CommandedSearch<PaperTree<G>> {
     }
     return reply;
   }
-  [[nodiscard]] bool settled() const {
+  // Returns true if the rings of requests of all threads are empty.
+  [[nodiscard]] bool has_no_work() const {
     for (const auto& thread : threads_) {
       for (const auto& ring : thread->requests) {
         if (!ring->empty()) return false;

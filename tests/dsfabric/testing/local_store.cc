@@ -27,7 +27,7 @@ struct LocalStore {
   };
   std::mutex mutex;
   Doorbell changed;
-  // What the processes have put under one key.
+  // The values that the processes have put under one key.
   struct Values {
     std::vector<std::optional<std::string>> by_rank;
     size_t count = 0;

@@ -397,7 +397,7 @@ TEST_P(TransmitterContract, ANewRangeAtTheAddressOfADestroyedOne) {
   }
 }
 
-// The same through an allocator that unmaps its superpages and maps new ones.
+// A Transmitter transfers from memory of an allocator that unmaps its superpages and maps new ones.
 TEST_P(TransmitterContract, AnAllocatorMayShrinkAndGrow) {
   TransmitLine line = make_line();
   Transmitter transmitter = must(Transmitter::create(*line.near));

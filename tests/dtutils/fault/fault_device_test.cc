@@ -280,7 +280,7 @@ TEST_P(FaultTest, LostPeerEndsInRetryExceededAndOtherPeersKeepWorking) {
   expect_flow();
   ASSERT_TRUE(ab_->post_receive(ReceiveRequest{.id = 8}).ok());
   control_->lose_peer("b");
-  // Its result is not reported any more.
+  // The result of an operation to a lost peer is not reported any more.
   ASSERT_TRUE(ba_->post_send({.opcode = Opcode::kSend}).ok());
   post(Opcode::kWrite, 8, 1);
   post(Opcode::kWrite, 8, 2, 0);

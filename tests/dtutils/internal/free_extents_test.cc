@@ -68,7 +68,7 @@ TEST(FreeExtents, AlignmentAtTheEndOfTheAddressSpaceDoesNotWrap) {
   EXPECT_TRUE(free.take_first(64, 1).has_value());
 }
 
-// The same operations in a simple form: the free bytes as a map of extents in order of address.
+// The operations of FreeExtents in a simple form: a map of the free extents in order of address.
 class Oracle {
  public:
   std::optional<uintptr_t> take(size_t bytes, size_t alignment, bool best) {

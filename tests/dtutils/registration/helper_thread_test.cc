@@ -269,7 +269,7 @@ TEST(HelperPolicy, HoldsTwoPiecesOfALongMessage) {
       it.run_until(round * 100 * kMillisecond + i * 100 * kMicrosecond);
     }
   }
-  // Those in transfer, and the first two of this message.
+  // At most the pieces in transfer and the first two pieces of this message are registered.
   EXPECT_LE(it.counts->most_bytes, 4 * 4 * kTestPage);
 }
 
@@ -345,7 +345,7 @@ TEST(HelperPolicy, OverwrittenRecordsLeaveMemoryToTheBudget) {
   it.run_until(kMillisecond);
   EXPECT_EQ(policy->statistics().overwritten, 6u);
   EXPECT_EQ(policy->statistics().records, 4u);
-  // Their records are lost, so the helper does not deregister them.
+  // The records of these uses are lost, so the helper does not deregister the memory.
   EXPECT_EQ(it.cache->statistics().registered_bytes, 6 * kTestPage);
   const auto large = it.cache->acquire(pages.page(2), 10 * kTestPage);
   EXPECT_TRUE(large.ok()) << large.status();
@@ -439,7 +439,7 @@ TEST(HelperPolicy, TheHelperOfAKilledProcessIsReplaced) {
   EXPECT_TRUE(policy->statistics().runs);
   use_at(4000 * kMillisecond);
   EXPECT_EQ(it.counts->bytes, 0u);
-  // The other process comes back, was only stopped. What the helper meant to register is left.
+  // The other process was stopped and continues. The helper drops its planned registrations.
   board->post(0, uint64_t{1} << 30, INT64_MAX);
   it.run_until(5000 * kMillisecond);
   EXPECT_FALSE(policy->statistics().runs);

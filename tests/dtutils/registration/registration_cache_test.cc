@@ -284,7 +284,7 @@ TEST(RegistrationCache, NoticesChangesOfTheMapping) {
   EXPECT_EQ(it.cache->overlapping(moved, 2 * bytes), 1u) << "mremap that shrinks";
   munmap(moved, bytes);
   const MappedPages others(1);
-  EXPECT_FALSE(it.touch(others.get(), 1));  // the look-up ends what was unmapped
+  EXPECT_FALSE(it.touch(others.get(), 1));  // the look-up ends the registration of unmapped memory
   EXPECT_EQ(it.counts->bytes, kTestPage);
   EXPECT_GE(it.cache->statistics().invalidations, 7u);
 }

@@ -95,8 +95,8 @@ TEST_P(Messenger, CallsArriveInOrder) {
   }
 }
 
-// Requests for more chunks than one service call grants. Sender and receiver then go round their
-// rings several times: rings that differ lose calls or hang.
+// A channel requests more chunks than one service call grants. Sender and receiver then pass
+// through their rings several times: rings that differ lose calls or hang.
 TEST_P(Messenger, AnyNumberOfChunksMayBeRequested) {
   struct Load {
     uint64_t words[60];

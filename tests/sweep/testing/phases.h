@@ -1,4 +1,4 @@
-// What the jobs of the sweep of faults (fault_sweep_test.cc) do: each phase uses one group of
+// The phases of the jobs of the sweep of faults (fault_sweep_test.cc). Each phase uses one group of
 // protocols, and returns its first error.
 #ifndef CARIAMA_TESTS_SWEEP_TESTING_PHASES_H_
 #define CARIAMA_TESTS_SWEEP_TESTING_PHASES_H_

@@ -33,8 +33,8 @@ enum class Mistake : uint8_t {
   kStoreToClose,  // the owner closes the cell by a store
 };
 
-// What the owner does: serve() with tasks or without, and what it leaves the cell as after it has
-// taken a ticket.
+// The owner's step: serve() with tasks or without, and the state in which it leaves the cell after
+// it has taken a ticket.
 enum class Owner : uint8_t { kIdle, kHasTask, kHasTasks };
 
 struct Instance {

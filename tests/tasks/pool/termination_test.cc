@@ -92,8 +92,8 @@ TEST(StatusScan, IsWrongWithoutThatCondition) {
   EXPECT_TRUE(some_scan_is_wrong({.initiator_stays = false}));
 }
 
-// The same model with the counts of the detector: units begun before the task is sent, and ended
-// after the task has left the worker.
+// The model of the test above, with the counts of the detector: a unit begins before the task is
+// sent, and ends after the task has left the worker.
 TEST(Detector, IsRightInTheSameModel) {
   // Events of the task: begun by 0; received and begun by 1 for 2; ended at 1; ended at 2; the
   // root task, begun at the start, ends at 0.
