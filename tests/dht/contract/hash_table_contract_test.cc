@@ -138,6 +138,52 @@ void race(const TransportCase& transport, uint32_t processes, const TableOptions
   });
 }
 
+// Fills each share to load 0.99, with keys of one home and of homes at the end of the share. Then
+// the processes put different keys, more than the shares have room for: a full share loses no key.
+template <size_t W>
+void race_to_the_last_bucket(const TransportCase& transport, uint32_t processes,
+                             const TableOptions& options, uint64_t seed) {
+  LocalJob job({.processes = processes, .transport = transport, .seed = seed});
+  job.run([&](Fabric& fabric, uint32_t) {
+    Collectives all(fabric);
+    auto table = must(HashTable<W>::create(all, options, soon()));
+    const TableGeometry& geometry = table->geometry();
+    const uint64_t of_each = geometry.buckets * 99 / 100;
+    std::mt19937_64 random(seed);
+    const auto keys = keys_for_each_owner<W>(of_each, geometry, random);
+    race_for<W>(all, *table, keys, seed);
+    must(all.barrier(soon()));
+
+    std::mt19937_64 own(seed * 100 + fabric.rank());
+    const auto more = keys_for_each_owner<W>(geometry.buckets - of_each, geometry, own);
+    {
+      auto access = must(table->access({.in_flight = 5}));
+      std::vector<TableResult> results(more.size());
+      access->find_or_put(more, results);
+      uint64_t inserted = 0;
+      for (const TableResult& result : results) {
+        if (result.outcome == TableOutcome::kInserted) {
+          ++inserted;
+        } else {
+          EXPECT_EQ(result.outcome, TableOutcome::kFull);
+        }
+      }
+      EXPECT_EQ(must(all.all_reduce(inserted, std::plus<>(), soon())),
+                processes * (geometry.buckets - of_each));
+      EXPECT_EQ(must(table->size(soon())), processes * geometry.buckets);
+      results.resize(keys.size());
+      access->find_or_put(keys, results);
+      for (size_t i = 0; i < keys.size(); ++i) {
+        ASSERT_EQ(results[i].outcome, TableOutcome::kFound);
+        TableKey<W> key;
+        EXPECT_EQ(access->read(results[i].index, key), TableOutcome::kFound);
+        EXPECT_EQ(key, keys[i]);
+      }
+    }
+    must(table->destroy(soon()));
+  });
+}
+
 TEST_P(HashTableContract, OneWordKeysAreInsertedOnce) {
   race<1>(GetParam(), 3, {.buckets = 128}, 1);
 }
@@ -155,6 +201,14 @@ TEST_P(HashTableContract, TransfersForMappedShares) {
 }
 TEST_P(HashTableContract, OwnersExecuteCompareAndSwaps) {
   race<2>(GetParam(), 2, {.buckets = 96, .force_remote = true, .atomics = AtomicsBy::kOwner}, 6);
+}
+TEST_P(HashTableContract, SharesFillToTheLastBucket) {
+  race_to_the_last_bucket<1>(GetParam(), 3, {.buckets = 200}, 7);
+  race_to_the_last_bucket<2>(
+      GetParam(), 2,
+      {.buckets = 200, .chunk = 8, .prefetch = TablePrefetch::kEager, .force_remote = true}, 8);
+  race_to_the_last_bucket<2>(
+      GetParam(), 2, {.buckets = 104, .force_remote = true, .atomics = AtomicsBy::kOwner}, 9);
 }
 
 INSTANTIATE_TEST_SUITE_P(On, HashTableContract, ::testing::ValuesIn(every_transport()),
