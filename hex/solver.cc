@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <chrono>
 #include <utility>
 #include <vector>
@@ -37,7 +38,7 @@ class Solver::SizedSearch : public Solver::Search {
   using Position = BasicBoard<kWords>;
 
   explicit SizedSearch(size_t table_bytes) {
-    size_t entries = 1;
+    size_t entries = kBucket;
     while (entries * 2 * sizeof(Entry) <= table_bytes) entries *= 2;
     table_.resize(entries);
   }
@@ -51,6 +52,7 @@ class Solver::SizedSearch : public Solver::Search {
                               : Clock::time_point::max();
     nodes_ = 0;
     stopped_ = false;
+    ++age_;
     const Outcome outcome = search(Position(board));
     Solution solution;
     solution.nodes = nodes_;
@@ -93,7 +95,11 @@ class Solver::SizedSearch : public Solver::Search {
     Color winner = Color::kBlack;
     bool used = false;
     bool solved = false;
+    uint8_t age = 0;   // of the last solve() that used the entry
+    uint8_t work = 0;  // logarithm of the number of positions below it that were opened
   };
+  // Positions whose keys have the same low bits share a bucket.
+  static constexpr size_t kBucket = 2;
   // A move of a node on the current path. Its numbers are those of the position after the move.
   // They are stored here, too, since the table may overwrite them.
   struct Child {
@@ -126,14 +132,36 @@ class Solver::SizedSearch : public Solver::Search {
     return stopped_;
   }
 
-  [[nodiscard]] Entry& place(uint64_t key) { return table_[key & (table_.size() - 1)]; }
+  [[nodiscard]] Entry* bucket_of(uint64_t key) {
+    return &table_[(key & (table_.size() / kBucket - 1)) * kBucket];
+  }
+  // Returns the entry of the position, or nullptr. Valid until the next store().
   [[nodiscard]] const Entry* find(uint64_t key) {
-    const Entry& entry = place(key);
-    return entry.used && entry.key == key ? &entry : nullptr;
+    Entry* const bucket = bucket_of(key);
+    for (size_t i = 0; i < kBucket; ++i) {
+      if (!bucket[i].used || bucket[i].key != key) continue;
+      bucket[i].age = age_;
+      return &bucket[i];
+    }
+    return nullptr;
+  }
+  // Stores an entry in place of the position's former one, of an unused one, of one that this
+  // solve() has not used, or of the one with the least work.
+  void store(Entry& entry) {
+    entry.age = age_;
+    Entry* const bucket = bucket_of(entry.key);
+    const auto value = [&](const Entry& other) {
+      if (other.used && other.key == entry.key) return -1;
+      return !other.used ? 0 : other.age != age_ ? 1 : 2 + other.work;
+    };
+    *std::min_element(bucket, bucket + kBucket,
+                      [&](const Entry& a, const Entry& b) { return value(a) < value(b); }) = entry;
   }
   [[nodiscard]] Entry find_or_open(const Position& board) {
     if (const Entry* known = find(board.key())) return *known;
-    return place(board.key()) = opened(board);
+    Entry entry = opened(board);
+    store(entry);
+    return entry;
   }
 
   Outcome search(const Position& board) {
@@ -206,6 +234,7 @@ class Solver::SizedSearch : public Solver::Search {
   // is reached. Stores the result in the table.
   void work(const Position& position, Entry& node, uint32_t win_bound, uint32_t loss_bound) {
     const Filled now(position);
+    const uint64_t nodes_before = nodes_;
     const size_t begin = children_.size();
     add_children(now.board, node.open);
     while (!node.solved && !stopped_) {
@@ -226,7 +255,8 @@ class Solver::SizedSearch : public Solver::Search {
       take(now, node, children_[choice->child].move, child);
     }
     children_.resize(begin);
-    place(node.key) = node;
+    node.work = std::max(node.work, static_cast<uint8_t>(std::bit_width(nodes_ - nodes_before)));
+    store(node);
   }
 
   struct Choice {
@@ -323,6 +353,7 @@ class Solver::SizedSearch : public Solver::Search {
   SolveLimits limits_;
   Clock::time_point end_;
   bool stopped_ = false;
+  uint8_t age_ = 0;
   uint64_t nodes_ = 0;
   Ownership owned_;
   std::vector<std::pair<float, Move>> order_;
@@ -335,13 +366,16 @@ Solver::Solver(const SolverOptions& options)
 Solver::~Solver() = default;
 
 Solution Solver::solve(const Board& board, const SolveLimits& limits) {
-  const int words = board.cells() <= 64 ? 1 : board.cells() <= 128 ? 2 : 10;
+  const int cells = board.cells();
+  const int words = cells <= 64 ? 1 : cells <= 128 ? 2 : cells <= 256 ? 4 : 10;
   if (search_ == nullptr || search_->words() != words) {
     search_.reset();
     if (words == 1) {
       search_ = std::make_unique<SizedSearch<1>>(table_bytes_);
     } else if (words == 2) {
       search_ = std::make_unique<SizedSearch<2>>(table_bytes_);
+    } else if (words == 4) {
+      search_ = std::make_unique<SizedSearch<4>>(table_bytes_);
     } else {
       search_ = std::make_unique<SizedSearch<10>>(table_bytes_);
     }
