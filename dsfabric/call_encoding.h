@@ -291,7 +291,6 @@ class FunctionCall {
   using F = std::remove_cvref_t<Stored>;
 
  public:
-  static constexpr bool kPlainArguments = (std::is_trivially_copyable_v<Args> && ...);
   static constexpr bool kArgumentsTravel =
       (Serializable<Args> && ...) && !(internal::kPointsHere<Args> || ...);
 
