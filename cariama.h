@@ -61,6 +61,7 @@
 #include "dtutils/diagnostics.h"                           // IWYU pragma: export
 #include "dtutils/doorbell.h"                              // IWYU pragma: export
 #include "dtutils/error.h"                                 // IWYU pragma: export
+#include "dtutils/exchange.h"                              // IWYU pragma: export
 #include "dtutils/exchange_connect.h"                      // IWYU pragma: export
 #include "dtutils/export.h"                                // IWYU pragma: export
 #include "dtutils/memory.h"                                // IWYU pragma: export

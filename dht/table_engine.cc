@@ -10,6 +10,7 @@
 #include "dsfabric/fabric.h"
 #include "dtutils/error.h"
 #include "dtutils/trace.h"
+#include "dtutils/wait.h"
 
 namespace cariama {
 namespace {
@@ -88,7 +89,10 @@ TableEngine::~TableEngine() {
   for (const std::unique_ptr<Slot>& slot : slots_) {
     if (!slot->swap.done()) core_.add_execution(slot->swap.execution());
     for (Slot::Chunk& chunk : slot->chunks) {
-      for (GlobalTransfer& piece : chunk.pieces) static_cast<void>(piece.wait(kForever));
+      for (GlobalTransfer& piece : chunk.pieces) {
+        // Not piece.wait(), which runs calls: they may use the table.
+        static_cast<void>(wait_until([&] { return piece.done(); }, kForever));
+      }
     }
     if (slot->buffer.get_buffer() != nullptr) {
       static_cast<void>(core_.fabric().memory().free(std::move(slot->buffer)));

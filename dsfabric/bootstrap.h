@@ -36,7 +36,7 @@
 
 #include "absl/status/statusor.h"
 #include "dsfabric/export.h"
-#include "dtutils/process_group.h"
+#include "dtutils/exchange.h"
 
 namespace cariama {
 

@@ -150,12 +150,12 @@ class CARIAMA_DSFABRIC_EXPORT GlobalTransfer {
   [[nodiscard]] const absl::Status& start_status() const { return status_; }
   // Polls once, and returns true if the operation has ended. Never blocks.
   [[nodiscard]] bool done();
-  // Blocks through the thread's wait hook, without running calls; an atomic that the owner executes
-  // (AtomicsBy) does run incoming calls. Errors: UNAVAILABLE (the owner is dead), INVALID_ARGUMENT
-  // (a null pointer, no such process), RESOURCE_EXHAUSTED (no registered memory for the operation),
-  // DEADLINE_EXCEEDED (the operation continues; wait again). As on any RDMA device, an access
-  // outside of the owner's registered memory breaks the connection: the operation fails with
-  // UNAVAILABLE, and the owner is considered failed.
+  // Blocks until the operation has ended; meanwhile the thread runs its calls, as in
+  // Fabric::wait(). Runs no calls if done() has returned true. Errors: UNAVAILABLE (the owner is
+  // dead), INVALID_ARGUMENT (a null pointer, no such process), RESOURCE_EXHAUSTED (no registered
+  // memory for the operation), DEADLINE_EXCEEDED (the operation continues; wait again). As on any
+  // RDMA device, an access outside of the owner's registered memory breaks the connection: the
+  // operation fails with UNAVAILABLE, and the owner is considered failed.
   [[nodiscard]] absl::Status wait(Deadline deadline);
   // Returns the counter of an atomic that the owner executes (AtomicsBy): it is done() when the
   // owner has answered, or has failed. Any thread may read it, also after the GlobalMemory has been
@@ -189,8 +189,7 @@ template <typename T>
 class GlobalValue : public GlobalTransfer {
  public:
   GlobalValue() = default;
-  // Blocks until the value has arrived, and returns it. May be called any number of times. Errors
-  // as GlobalTransfer::wait().
+  // As GlobalTransfer::wait(), and returns the value. May be called any number of times.
   [[nodiscard]] absl::StatusOr<T> wait(Deadline deadline) {
     if (absl::Status ended = finish(deadline, value_, sizeof value_); !ended.ok()) return ended;
     T value;
@@ -296,8 +295,8 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
     return start_registered(to.address(), values, offset, internal::bytes_of<T>(count), true);
   }
 
-  // Transfers any number of objects, in pieces. Blocks until the transfer has ended. Errors as
-  // GlobalTransfer::wait().
+  // Transfers any number of objects, in pieces. Blocks until the transfer has ended, runs calls,
+  // and returns errors as GlobalTransfer::wait().
   template <typename T>
   [[nodiscard]] absl::Status get(global_ptr<T> from, std::span<std::remove_const_t<T>> into,
                                  Deadline deadline) {

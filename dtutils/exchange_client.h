@@ -14,8 +14,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "dtutils/exchange.h"
 #include "dtutils/export.h"
-#include "dtutils/process_group.h"
 
 namespace cariama {
 

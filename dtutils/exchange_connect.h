@@ -1,4 +1,4 @@
-// Connects queue pairs, and passes plain values, over an Exchange (process_group.h).
+// Connects queue pairs, and passes plain values, over an Exchange (exchange.h).
 #ifndef CARIAMA_DTUTILS_EXCHANGE_CONNECT_H_
 #define CARIAMA_DTUTILS_EXCHANGE_CONNECT_H_
 
@@ -10,8 +10,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dtutils/error.h"
+#include "dtutils/exchange.h"
 #include "dtutils/export.h"
-#include "dtutils/process_group.h"
 #include "dtutils/queue_pair.h"
 
 namespace cariama {

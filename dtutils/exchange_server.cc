@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "dtutils/error.h"
+#include "dtutils/exchange.h"
 #include "dtutils/internal/exchange_message.h"
 #include "dtutils/internal/exchange_store.h"
 #include "dtutils/internal/socket_errors.h"
-#include "dtutils/process_group.h"
 
 namespace cariama {
 
@@ -60,19 +60,19 @@ struct ExchangeServer::Impl {
       absl::StatusOr<std::optional<ExchangeMessage>> message = connections[rank].decoder.next();
       if (!message.ok()) return message.status();
       if (!message->has_value()) return absl::OkStatus();
-      std::vector<ExchangeStore::Reply> replies;
-      if (absl::Status handled = store.handle(rank, *std::move(*message), replies); !handled.ok()) {
+      std::vector<ExchangeStore::Answer> answers;
+      if (absl::Status handled = store.handle(rank, *std::move(*message), answers); !handled.ok()) {
         return handled;
       }
-      send_all(replies);
+      send_all(answers);
     }
   }
 
-  void send_all(const std::vector<ExchangeStore::Reply>& replies) {
-    for (const ExchangeStore::Reply& reply : replies) {
-      Connection& connection = connections[reply.rank];
+  void send_all(const std::vector<ExchangeStore::Answer>& answers) {
+    for (const ExchangeStore::Answer& answer : answers) {
+      Connection& connection = connections[answer.rank];
       if (connection.socket < 0) continue;
-      encode(reply.message, connection.outgoing);
+      encode(answer.message, connection.outgoing);
       write_outgoing(connection);
     }
   }
@@ -117,9 +117,9 @@ absl::Status ExchangeServer::put(int rank, std::string_view key, std::string_vie
   message.type = internal::ExchangeType::kPut;
   message.key = key;
   message.value = value;
-  std::vector<ExchangeStore::Reply> replies;
-  absl::Status handled = impl_->store.handle(rank, std::move(message), replies);
-  impl_->send_all(replies);
+  std::vector<ExchangeStore::Answer> answers;
+  absl::Status handled = impl_->store.handle(rank, std::move(message), answers);
+  impl_->send_all(answers);
   return handled;
 }
 
@@ -154,9 +154,9 @@ void ExchangeServer::serve(std::span<const pollfd> polled) {
 bool ExchangeServer::rank_ended(int rank, std::string how) {
   if (connected(rank)) impl_->receive(rank);
   Impl::close_socket(impl_->connections[rank]);
-  std::vector<ExchangeStore::Reply> replies;
-  const bool watched = impl_->store.rank_ended(rank, std::move(how), replies);
-  impl_->send_all(replies);
+  std::vector<ExchangeStore::Answer> answers;
+  const bool watched = impl_->store.rank_ended(rank, std::move(how), answers);
+  impl_->send_all(answers);
   return watched;
 }
 

@@ -275,17 +275,6 @@ class ProcessGroup {
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::string>> Exchange::get_all(std::string_view key,
-                                                           Deadline deadline) {
-  std::vector<std::string> values;
-  for (int rank = 0; rank < size(); ++rank) {
-    absl::StatusOr<std::string> value = get(rank, key, deadline);
-    if (!value.ok()) return value.status();
-    values.push_back(*std::move(value));
-  }
-  return values;
-}
-
 absl::Status run_processes(int count, const std::function<int(Exchange&)>& body,
                            const RunOptions& options) {
   if (count < 1) {

@@ -16,7 +16,7 @@
 //     from another one, and per share of the root's rollouts (at most 4096 rollouts).
 //   - 2 per node that is created in another process than its parent's or is offered to the owner of
 //     its parent, and per exchange of counts between a copied node and its owner (copies.h).
-//   - 2 (P - 1) per command of rank 0: requests and replies.
+//   - 2 (P - 1) per command of rank 0: requests and answers.
 //   - Begin of a search: 6 (P - 1), one command and the copies of the root. One command more if the
 //     position is not the root of the kept tree: 8 (P - 1).
 //   - End of a search: at least 7 commands, 14 (P - 1), and one per copy for its last counts.
@@ -141,8 +141,8 @@ class Search {
       collect([&] { return time_is_up(limits, stop); });
     }
     Result result = report();  // its lines lead through copies of nodes, so before kDropCopies
-    for (const CommandReply& reply : process_.command(CommandKind::kDropCopies, options_)) {
-      result.processes.push_back(reply.statistics);
+    for (const CommandAnswer& answer : process_.command(CommandKind::kDropCopies, options_)) {
+      result.processes.push_back(answer.statistics);
     }
     // After a death, kDropCopies frees the nodes that were offered to the dead process, and their
     // subtrees.
@@ -153,7 +153,7 @@ class Search {
   // Makes a move in the position of the tree. Keeps the subtree of the move as the new tree if
   // there is one and options().reuse_tree is set. Frees all other nodes. Without such a subtree,
   // frees the tree. Does nothing if this object has no tree. Blocks until all processes have
-  // replied, and runs calls meanwhile. Not within run().
+  // answered, and runs calls meanwhile. Not within run().
   void advance(Move move) {
     if (!has_tree()) return;
     const int at = options_.reuse_tree ? root().find(move) : -1;
@@ -169,7 +169,7 @@ class Search {
   // of another Search.
   [[nodiscard]] std::optional<G> position() const { return has_tree() ? root_ : std::nullopt; }
 
-  // Frees the tree in all processes. Blocks until they have replied. Not within run().
+  // Frees the tree in all processes. Blocks until they have answered. Not within run().
   void clear() {
     process_.command(CommandKind::kClear, options_);
     root_.reset();
@@ -327,8 +327,8 @@ class Search {
     bool more = true;
     while (more && !finished()) {
       more = false;
-      for (const CommandReply& reply : process_.command(CommandKind::kCollect, options_)) {
-        more |= reply.collecting;
+      for (const CommandAnswer& answer : process_.command(CommandKind::kCollect, options_)) {
+        more |= answer.collecting;
       }
     }
     process_.command(CommandKind::kCollected, options_);

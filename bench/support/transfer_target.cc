@@ -112,7 +112,7 @@ absl::StatusOr<uint64_t> TargetControl::ask(const TargetCommand& command) {
   if (absl::Status status = put_value(exchange_, "command " + number, command); !status.ok()) {
     return status;
   }
-  return get_value<uint64_t>(exchange_, 1 - exchange_.rank(), "reply " + number, patience());
+  return get_value<uint64_t>(exchange_, 1 - exchange_.rank(), "answer " + number, patience());
 }
 
 absl::Status serve_target(Side& side) {
@@ -141,7 +141,7 @@ absl::Status serve_target(Side& side) {
       case Kind::kEnd:
         break;
     }
-    if (absl::Status status = put_value(exchange, "reply " + name, value); !status.ok()) {
+    if (absl::Status status = put_value(exchange, "answer " + name, value); !status.ok()) {
       return status;
     }
     if (command->kind == Kind::kEnd) return absl::OkStatus();

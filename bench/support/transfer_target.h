@@ -15,9 +15,9 @@ struct TargetCommand {
   enum class Kind : uint32_t {
     kClear,     // zeroes the windows
     kFill,      // fills the windows with the pattern
-    kIsFilled,  // replies 1 if the windows contain the pattern, else 0
-    kWord,      // replies with the sum of the windows' first words, which atomics increment
-    kReceive,   // replies immediately, then receives `messages`
+    kIsFilled,  // answers 1 if the windows contain the pattern, else 0
+    kWord,      // answers with the sum of the windows' first words, which atomics increment
+    kReceive,   // answers immediately, then receives `messages`
     kEnd,       // ends serve_target()
   };
   Kind kind = Kind::kEnd;
@@ -27,7 +27,7 @@ struct TargetCommand {
   uint64_t manual = 0;  // kReceive: 1 on the manual queue pair, 0 on the automatic one
 };
 
-// Used by the measuring rank: sends a command and blocks until its reply has arrived.
+// Used by the measuring rank: sends a command and blocks until its answer has arrived.
 class TargetControl {
  public:
   explicit TargetControl(Exchange& exchange) : exchange_(exchange) {}

@@ -17,7 +17,7 @@ namespace {
 
 // Time limit for a new connection to prove that it belongs to the job.
 constexpr std::chrono::seconds kProofPatience{10};
-constexpr size_t kMoreNewcomers = 64;
+constexpr size_t kMoreUnauthenticated = 64;
 constexpr std::chrono::milliseconds kFirstConnectPause{5};
 constexpr std::chrono::milliseconds kLongestConnectPause{200};
 constexpr const char* kNonceKey = "cariama/nonce";
@@ -83,7 +83,7 @@ void TcpStore::serve() {
   while (true) {
     std::vector<pollfd> entries{{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
     Exchange::Deadline next = kForever;
-    for (const Newcomer& one : newcomers_) {
+    for (const UnauthenticatedConnection& one : unauthenticated_) {
       const short events = one.outgoing.empty() ? POLLIN : POLLOUT;
       entries.push_back({one.socket.get(), events, 0});
       next = std::min(next, one.deadline);
@@ -94,11 +94,12 @@ void TcpStore::serve() {
     if (entries[0].revents != 0) return;
     server_.serve(std::span(entries).subspan(others));
     size_t at = 2;
-    for (Newcomer& one : newcomers_) {
+    for (UnauthenticatedConnection& one : unauthenticated_) {
       if (entries[at++].revents != 0) advance(one);
       if (std::chrono::steady_clock::now() >= one.deadline) one.socket.reset();
     }
-    newcomers_.remove_if([](const Newcomer& one) { return !one.socket.valid(); });
+    unauthenticated_.remove_if(
+        [](const UnauthenticatedConnection& one) { return !one.socket.valid(); });
     if (entries[1].revents != 0) accept_all();
   }
 }
@@ -108,17 +109,19 @@ void TcpStore::accept_all() {
     FileDescriptor socket = accept_from(listener_.get());
     if (!socket.valid()) return;
     if (admission_ == Admission::kOwnUser && !other_end_is_ours(socket.get())) continue;
-    // Drop the oldest newcomer, so that idle connections of outsiders cannot lock peers out.
-    if (newcomers_.size() >= static_cast<size_t>(size_) + kMoreNewcomers) newcomers_.pop_front();
-    newcomers_.push_back({.socket = std::move(socket),
-                          .handshake = {HandshakeService::kStore, 0, size_, key_,
-                                        [this](int rank) -> bool { return joined_[rank]; }},
-                          .outgoing = {},
-                          .deadline = deadline_after(kProofPatience)});
+    // Drop the oldest unauthenticated connection, so that idle connections of outsiders cannot lock
+    // peers out.
+    if (unauthenticated_.size() >= static_cast<size_t>(size_) + kMoreUnauthenticated)
+      unauthenticated_.pop_front();
+    unauthenticated_.push_back({.socket = std::move(socket),
+                                .handshake = {HandshakeService::kStore, 0, size_, key_,
+                                              [this](int rank) -> bool { return joined_[rank]; }},
+                                .outgoing = {},
+                                .deadline = deadline_after(kProofPatience)});
   }
 }
 
-void TcpStore::advance(Newcomer& one) {
+void TcpStore::advance(UnauthenticatedConnection& one) {
   while (one.socket.valid()) {
     if (!one.outgoing.empty()) {
       const ssize_t count = send(one.socket.get(), one.outgoing.data(), one.outgoing.size(),

@@ -49,7 +49,7 @@ class TcpStore {
   [[nodiscard]] absl::Status wait_until_left(Exchange::Deadline deadline);
 
  private:
-  struct Newcomer {
+  struct UnauthenticatedConnection {
     FileDescriptor socket;
     ServerHandshake handshake;
     std::string outgoing;
@@ -59,7 +59,7 @@ class TcpStore {
   TcpStore(int size, const JobSecret& key, Admission admission);
   void serve();
   void accept_all();
-  void advance(Newcomer& one);
+  void advance(UnauthenticatedConnection& one);
   void on_closed(int rank, const absl::Status& why);
 
   const int size_;
@@ -70,7 +70,7 @@ class TcpStore {
   FileDescriptor own_socket_;
   // Used by the thread only:
   ExchangeServer server_;
-  std::list<Newcomer> newcomers_;
+  std::list<UnauthenticatedConnection> unauthenticated_;
   std::vector<bool> joined_;  // ranks that have joined at any time
 
   std::mutex mutex_;

@@ -88,7 +88,7 @@ void Dispatch::run(ArrivedMessage* message) {
       rejected_.add(from, call.outcome == CallOutcome::kUnknown ? "no function has its id"
                                                                 : "its closure is malformed");
     }
-    if (!call.answered_later) replies_.answer(from, call.notify, call, result);
+    if (!call.answered_later) answers_.answer(from, call.notify, call, result);
   }
   end(message);
 }
@@ -172,7 +172,7 @@ void Dispatch::process_calls_of_absent_workers() {
 }
 
 size_t Dispatch::progress() {
-  return pulls_.run_arrived() + replies_.take_results(nullptr) + ports_.progress();
+  return pulls_.run_arrived() + answers_.take_results(nullptr) + ports_.progress();
 }
 
 // ---- Helper threads -----------------------------------------------------------------------------

@@ -16,10 +16,10 @@
 
 #include "absl/status/status.h"
 #include "dsfabric/bootstrap/fabric_job.h"
+#include "dsfabric/calls/answers.h"
 #include "dsfabric/calls/call_counts.h"
 #include "dsfabric/calls/pulls.h"
 #include "dsfabric/calls/rejected_calls.h"
-#include "dsfabric/calls/replies.h"
 #include "dsfabric/calls/workers.h"
 #include "dsfabric/fabric_options.h"
 #include "dsfabric/peers/connection.h"
@@ -38,12 +38,12 @@ class Dispatch {
  public:
   // All arguments must outlive this object.
   Dispatch(const FabricJob& job, Ports& ports, Workers& workers, CallCounts& counts,
-           Replies& replies, Pulls& pulls, RejectedCalls& rejected)
+           Answers& answers, Pulls& pulls, RejectedCalls& rejected)
       : job_(job),
         ports_(ports),
         workers_(workers),
         counts_(counts),
-        replies_(replies),
+        answers_(answers),
         pulls_(pulls),
         rejected_(rejected) {}
   Dispatch(const Dispatch&) = delete;
@@ -97,7 +97,7 @@ class Dispatch {
   Ports& ports_;
   Workers& workers_;
   CallCounts& counts_;
-  Replies& replies_;
+  Answers& answers_;
   Pulls& pulls_;
   RejectedCalls& rejected_;
 

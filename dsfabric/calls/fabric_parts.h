@@ -22,7 +22,7 @@ class FabricMemory;
 class Ports;
 class Pulls;
 class RejectedCalls;
-class Replies;
+class Answers;
 class Workers;
 
 [[nodiscard]] const FabricJob& job_of(Fabric& fabric);
@@ -33,7 +33,7 @@ class Workers;
 [[nodiscard]] Workers& workers_of(Fabric& fabric);
 [[nodiscard]] CallSources& sources_of(Fabric& fabric);
 [[nodiscard]] CallSender& sender_of(Fabric& fabric);
-[[nodiscard]] Replies& replies_of(Fabric& fabric);
+[[nodiscard]] Answers& answers_of(Fabric& fabric);
 [[nodiscard]] Pulls& pulls_of(Fabric& fabric);
 [[nodiscard]] Dispatch& dispatch_of(Fabric& fabric);
 [[nodiscard]] Attachments& attachments_of(Fabric& fabric);

@@ -65,11 +65,11 @@ class BasicPendingCalls {
     first_generation_ = generation;
   }
 
-  // Returns the number of the result slot that a handle names, starting from 1; 0 if it names none.
+  // Returns the number of the answer slot that a handle names, starting from 1; 0 if it names none.
   [[nodiscard]] static uint32_t slot_of(uint64_t handle) {
     return static_cast<uint32_t>(handle) >> kIndexBits;
   }
-  // Returns true if any pending call has a result slot.
+  // Returns true if any pending call has an answer slot.
   [[nodiscard]] bool any_in_slots() const { return in_slots_.load(std::memory_order_relaxed) != 0; }
 
   // Removes and returns the call, if `handle` names a call that `rank` is to answer; else returns

@@ -113,7 +113,7 @@ size_t Pulls::run_arrived() {
       note_exception(call);
     }
     pull.reset();
-    replies_.answer(rank, notify ? &*notify : nullptr, call, "");
+    answers_.answer(rank, notify ? &*notify : nullptr, call, "");
     counts_.end(rank);
   }
   count_.fetch_sub(ended, std::memory_order_relaxed);

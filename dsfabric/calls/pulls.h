@@ -16,9 +16,9 @@
 #include "dsfabric/bootstrap/fabric_job.h"
 #include "dsfabric/buffer_pull.h"
 #include "dsfabric/call_encoding.h"
+#include "dsfabric/calls/answers.h"
 #include "dsfabric/calls/call_counts.h"
 #include "dsfabric/calls/call_sender.h"
-#include "dsfabric/calls/replies.h"
 #include "dsfabric/calls/workers.h"
 #include "dsfabric/peers/fabric_memory.h"
 #include "dtutils/memory.h"
@@ -32,13 +32,13 @@ class Pulls {
  public:
   // All arguments must outlive this object.
   Pulls(const FabricJob& job, FabricMemory& memory, Workers& workers, CallCounts& counts,
-        CallSender& sender, Replies& replies)
+        CallSender& sender, Answers& answers)
       : job_(job),
         memory_(memory),
         workers_(workers),
         counts_(counts),
         sender_(sender),
-        replies_(replies) {}
+        answers_(answers) {}
   Pulls(const Pulls&) = delete;
   Pulls& operator=(const Pulls&) = delete;
 
@@ -84,7 +84,7 @@ class Pulls {
   Workers& workers_;
   CallCounts& counts_;
   CallSender& sender_;
-  Replies& replies_;
+  Answers& answers_;
 
   std::mutex mutex_;
   std::vector<std::unique_ptr<Pull>> pulls_;

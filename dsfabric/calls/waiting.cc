@@ -21,7 +21,7 @@ class Dispatch::WaitSleeper final : public Sleeper {
   [[nodiscard]] bool has_slept() const { return has_slept_; }
   void arm() override {
     if (!std::exchange(has_slept_, true)) {
-      dispatch_.replies_.stop_polling();
+      dispatch_.answers_.stop_polling();
       dispatch_.ports_.stop_receiving();
     }
     sleeper_.arm();
@@ -44,7 +44,7 @@ bool Dispatch::wait_polling(const std::function<bool()>& condition, Deadline dea
   return wait_until(
       [&] {
         if (job_.options().service_threads == 0) {
-          if (replies_.take_results(nullptr) != 0 && condition()) return true;
+          if (answers_.take_results(nullptr) != 0 && condition()) return true;
           progress();
         } else {
           ports_.receive();
@@ -66,13 +66,13 @@ bool Dispatch::wait(const std::function<bool()>& condition, Deadline deadline) {
     if (condition()) return true;
     // Once this thread has slept, the service threads receive for it.
     if (sleeper.has_slept()) return false;
-    replies_.start_polling();
-    if (replies_.take_results(this_poller()) != 0 && condition()) return true;
+    answers_.start_polling();
+    if (answers_.take_results(this_poller()) != 0 && condition()) return true;
     if (ports_.receive() != 0 && index != kNoThread) process_own_calls(index, kWaitBatch);
     return condition();
   };
   const bool came = wait_until(look, deadline, &sleeper);
-  if (!sleeper.has_slept()) replies_.stop_polling();
+  if (!sleeper.has_slept()) answers_.stop_polling();
   return came;
 }
 

@@ -25,7 +25,7 @@ RejectedCalls& rejected_calls_of(Fabric& fabric) { return core_of(fabric).reject
 Workers& workers_of(Fabric& fabric) { return core_of(fabric).workers(); }
 CallSources& sources_of(Fabric& fabric) { return core_of(fabric).sources(); }
 CallSender& sender_of(Fabric& fabric) { return core_of(fabric).sender(); }
-Replies& replies_of(Fabric& fabric) { return core_of(fabric).replies(); }
+Answers& answers_of(Fabric& fabric) { return core_of(fabric).answers(); }
 Pulls& pulls_of(Fabric& fabric) { return core_of(fabric).pulls(); }
 Dispatch& dispatch_of(Fabric& fabric) { return core_of(fabric).dispatch(); }
 Attachments& attachments_of(Fabric& fabric) { return core_of(fabric).attachments(); }
@@ -38,10 +38,10 @@ FabricCore::FabricCore(std::unique_ptr<FabricJob> job)
       rejected_(*job_),
       workers_(*job_, counts_),
       sender_(*job_, ports_, peers_, workers_, counts_, *this),
-      replies_(*job_, peers_, workers_, counts_, sender_, rejected_),
+      answers_(*job_, peers_, workers_, counts_, sender_, rejected_),
       sources_(workers_),
-      pulls_(*job_, memory_, workers_, counts_, sender_, replies_),
-      dispatch_(*job_, ports_, workers_, counts_, replies_, pulls_, rejected_),
+      pulls_(*job_, memory_, workers_, counts_, sender_, answers_),
+      dispatch_(*job_, ports_, workers_, counts_, answers_, pulls_, rejected_),
       shutdown_(*job_, peers_, counts_, sources_) {}
 
 absl::StatusOr<std::unique_ptr<FabricCore>> FabricCore::create(const FabricOptions& options,
@@ -99,8 +99,8 @@ FabricCore::~FabricCore() {
   stop_threads();
   sources_.disconnect();
   for (uint32_t rank = 0; rank < job_->size(); ++rank) {
-    if (!replies_.awaits(rank)) continue;
-    replies_.fail(rank,
+    if (!answers_.awaits(rank)) continue;
+    answers_.fail(rank,
                   make_error(absl::StatusCode::kUnavailable, ErrorScope::kProcess,
                              "the fabric was closed before " + job_->label(rank) + " answered"));
   }
@@ -199,7 +199,7 @@ void FabricCore::heartbeat() {
   peers_.handle_ended();
   // Completes results in the slots of a thread that is inside a blocking call, in case another
   // thread waits for these results.
-  static_cast<void>(replies_.take_results(nullptr));
+  static_cast<void>(answers_.take_results(nullptr));
 }
 
 // ---- PeerListener -------------------------------------------------------------------------------
@@ -207,7 +207,7 @@ void FabricCore::heartbeat() {
 // A call that is registered as pending after this point finds the peer failed before it is sent.
 void FabricCore::peer_failed(uint32_t rank, const absl::Status& failure) {
   trace_instant("dsfabric", "process failed", "rank", rank);
-  replies_.fail(rank, failure);
+  answers_.fail(rank, failure);
   sources_.peer_died(rank);
   workers_.notify_waiters();
 }

@@ -11,7 +11,7 @@
 //   Workers        calls/      inboxes, sleeping and waking
 //   CallSources    calls/      calls on the path of a layer above
 //   CallSender     calls/      sending calls, transfers, events
-//   Replies        calls/      answers; calls that wait for an answer
+//   Answers        calls/      answers; calls that wait for an answer
 //   Pulls          calls/      buffers that a call READs before it runs
 //   Dispatch       calls/      running calls, helper threads, waiting
 //   Shutdown       fabric/     the rounds of finalize()
@@ -25,8 +25,8 @@
 // invocation/, memory/ and collectives/, which implement public headers, have only the Fabric. They
 // get the parts that they use from calls/fabric_parts.h.
 //
-// The path of a call: send_call.h -> CallSender -> Connection ~> Ports -> Dispatch -> Replies ->
-// CallSender -> Connection ~> Ports -> Dispatch -> Replies -> PendingCall.
+// The path of a call: send_call.h -> CallSender -> Connection ~> Ports -> Dispatch -> Answers ->
+// CallSender -> Connection ~> Ports -> Dispatch -> Answers -> PendingCall.
 //
 // Lock order. A part holds no mutex while it calls another part or a listener, with two exceptions.
 // The mutex of a peer is held while its queue pairs are created; the mutexes of FabricMemory, of a
@@ -46,6 +46,7 @@
 #include "absl/status/statusor.h"
 #include "dsfabric/bootstrap.h"
 #include "dsfabric/bootstrap/fabric_job.h"
+#include "dsfabric/calls/answers.h"
 #include "dsfabric/calls/attachments.h"
 #include "dsfabric/calls/call_counts.h"
 #include "dsfabric/calls/call_sender.h"
@@ -53,7 +54,6 @@
 #include "dsfabric/calls/dispatch.h"
 #include "dsfabric/calls/pulls.h"
 #include "dsfabric/calls/rejected_calls.h"
-#include "dsfabric/calls/replies.h"
 #include "dsfabric/calls/workers.h"
 #include "dsfabric/fabric.h"
 #include "dsfabric/fabric/job_statistics.h"
@@ -87,7 +87,7 @@ class FabricCore final : private PortListener, private PeerListener, private Cal
   [[nodiscard]] Workers& workers() { return workers_; }
   [[nodiscard]] CallSources& sources() { return sources_; }
   [[nodiscard]] CallSender& sender() { return sender_; }
-  [[nodiscard]] Replies& replies() { return replies_; }
+  [[nodiscard]] Answers& answers() { return answers_; }
   [[nodiscard]] Pulls& pulls() { return pulls_; }
   [[nodiscard]] Dispatch& dispatch() { return dispatch_; }
   [[nodiscard]] RejectedCalls& rejected() { return rejected_; }
@@ -110,7 +110,7 @@ class FabricCore final : private PortListener, private PeerListener, private Cal
   void heartbeat() override;
   bool is_failed(uint32_t rank) const override { return peers_.is_failed(rank); }
   bool is_connected(uint32_t rank) const override { return peers_.connected(rank) != nullptr; }
-  bool awaits_answer(uint32_t rank) const override { return replies_.awaits(rank); }
+  bool awaits_answer(uint32_t rank) const override { return answers_.awaits(rank); }
   // PeerListener
   void peer_failed(uint32_t rank, const absl::Status& failure) override;
   void send_death_notice(uint32_t dead, uint32_t to) override;
@@ -129,7 +129,7 @@ class FabricCore final : private PortListener, private PeerListener, private Cal
   RejectedCalls rejected_;
   Workers workers_;
   CallSender sender_;
-  Replies replies_;
+  Answers answers_;
   Attachments attachments_;
   CallSources sources_;
   Pulls pulls_;

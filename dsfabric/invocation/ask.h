@@ -1,5 +1,5 @@
-// ask(): a call with a reply (question.h) to the service of another process, with one deadline for
-// the connection, which may have to be set up first, and the reply.
+// ask(): a call with an answer (question.h) to the service of another process, with one deadline
+// for the connection, which may have to be set up first, and the answer.
 #ifndef CARIAMA_DSFABRIC_INVOCATION_ASK_H_
 #define CARIAMA_DSFABRIC_INVOCATION_ASK_H_
 
@@ -15,7 +15,7 @@ namespace cariama::internal {
 
 // Sends a Question (question.h), and returns it. If a connection to `rank` must be set up first and
 // the peer does not accept it by `deadline`, Question::wait() returns DEADLINE_EXCEEDED. Pass the
-// same deadline to wait(). `late` gets a reply that arrives after wait() has returned; it may be
+// same deadline to wait(). `late` gets an answer that arrives after wait() has returned; it may be
 // empty.
 template <typename T, typename F, typename... Args>
 [[nodiscard]] Question<T> ask(Fabric& fabric, Rank rank, Deadline deadline,

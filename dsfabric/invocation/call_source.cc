@@ -2,12 +2,12 @@
 
 #include <utility>
 
+#include "dsfabric/calls/answers.h"
 #include "dsfabric/calls/call_sender.h"
 #include "dsfabric/calls/call_sources.h"
 #include "dsfabric/calls/dispatch.h"
 #include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/calls/rejected_calls.h"
-#include "dsfabric/calls/replies.h"
 #include "dsfabric/calls/running_call.h"
 #include "dsfabric/calls/workers.h"
 #include "dsfabric/peers/fabric_memory.h"
@@ -38,16 +38,16 @@ uint64_t expect_answer(
    private:
     decltype(ended) ended_;
   };
-  return replies_of(fabric).pending().add(rank, std::make_unique<Expected>(std::move(ended)));
+  return answers_of(fabric).pending().add(rank, std::make_unique<Expected>(std::move(ended)));
 }
 
 bool forget_answer(Fabric& fabric, Rank rank, uint64_t handle) {
-  return replies_of(fabric).pending().take(handle, rank) != nullptr;
+  return answers_of(fabric).pending().take(handle, rank) != nullptr;
 }
 
 void answer_call(Fabric& fabric, Rank to, const NotifyTarget* wanted, const IncomingCall& call,
                  const std::string& result) {
-  replies_of(fabric).answer(to, wanted, call, result);
+  answers_of(fabric).answer(to, wanted, call, result);
 }
 
 void reject_call(Fabric& fabric, Rank rank, std::string_view why) {

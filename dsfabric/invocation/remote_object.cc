@@ -7,8 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "dsfabric/calls/answers.h"
 #include "dsfabric/calls/fabric_parts.h"
-#include "dsfabric/calls/replies.h"
 #include "dtutils/error.h"
 
 namespace cariama {
@@ -37,7 +37,7 @@ struct RemoteObject<Synchronizer>::State {
     for (; ended < taken && word(ended).load(std::memory_order_acquire) != 0; ++ended) {
       if (pending[ended].handle == 0) continue;
       static_cast<void>(
-          internal::replies_of(fabric).pending().take(pending[ended].handle, pending[ended].rank));
+          internal::answers_of(fabric).pending().take(pending[ended].handle, pending[ended].rank));
     }
     return static_cast<uint32_t>(pending.size()) - ended;
   }
@@ -156,7 +156,7 @@ absl::StatusOr<NotifyTarget> RemoteObject<Synchronizer>::expect(Rank rank) {
   const ProtectionDomain* const domain = state.fabric.domain(rank);
   target.key = domain == nullptr ? 1 : state.memory.locator(domain).key.value;
   state.pending[operation] = {
-      internal::replies_of(state.fabric)
+      internal::answers_of(state.fabric)
           .pending()
           .add(rank, std::make_unique<LostOperation<State>>(state_, operation)),
       rank};
@@ -166,7 +166,7 @@ absl::StatusOr<NotifyTarget> RemoteObject<Synchronizer>::expect(Rank rank) {
 bool RemoteObject<Synchronizer>::forget() {
   State::Pending& last = state_->pending[state_->taken - 1];
   const bool there =
-      internal::replies_of(state_->fabric).pending().take(last.handle, last.rank) != nullptr;
+      internal::answers_of(state_->fabric).pending().take(last.handle, last.rank) != nullptr;
   last.handle = 0;
   if (there) --state_->taken;
   return there;

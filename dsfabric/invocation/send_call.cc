@@ -4,9 +4,9 @@
 #include <string>
 
 #include "dsfabric/call_source.h"
+#include "dsfabric/calls/answers.h"
 #include "dsfabric/calls/call_sender.h"
 #include "dsfabric/calls/fabric_parts.h"
-#include "dsfabric/calls/replies.h"
 #include "dsfabric/calls/running_call.h"
 #include "dtutils/error.h"
 
@@ -61,13 +61,13 @@ absl::Status CallEnd::expect(Fabric& fabric, Rank rank, OutgoingCallView& call) 
   reported_ = static_cast<bool>(consumed);
   if (!reported_ && receiver == nullptr && lent == nullptr) return absl::OkStatus();
   const bool returns = receiver != nullptr || result_to_consumed;
-  Replies& replies = replies_of(fabric);
+  Answers& answers = answers_of(fabric);
   auto pending =
       std::make_unique<AwaitedCall>(std::move(consumed), std::move(receiver), std::move(lent));
   call.flags = returns ? kCallReturn : kCallNotify;
   call.notify.rank = fabric.rank();
-  call.notify.handle = returns ? replies.expect_result(rank, std::move(pending))
-                               : replies.pending().add(rank, std::move(pending));
+  call.notify.handle = returns ? answers.expect_result(rank, std::move(pending))
+                               : answers.pending().add(rank, std::move(pending));
   return absl::OkStatus();
 }
 

@@ -93,8 +93,8 @@ absl::Status GlobalTransfer::wait(Deadline deadline) { return finish(deadline, n
 absl::Status GlobalTransfer::finish(Deadline deadline, void* result, size_t bytes) {
   if (execution_ != nullptr) {
     Execution& execution = *execution_;
-    // Fabric::wait() runs calls before it tests its condition. The caller of wait() after done()
-    // expects none.
+    // Fabric::wait() runs calls before it tests its condition, so an operation that has ended is
+    // not waited for.
     const auto ended = [&] { return execution.done.done(); };
     if (!ended() && !memory_->fabric().wait(ended, deadline)) {
       return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
@@ -115,7 +115,16 @@ absl::Status GlobalTransfer::finish(Deadline deadline, void* result, size_t byte
   if (operation_ == nullptr) return status_;
   Operation& operation = *operation_;
   if (!operation.done.done()) {
-    const absl::Status waited = operation.lane->transmitter.wait(operation.done, deadline);
+    Transmitter& transmitter = operation.lane->transmitter;
+    // A completion of the transmitter's queue does not wake a thread that sleeps, so this thread
+    // polls.
+    static_cast<void>(memory_->fabric().wait_polling(
+        [&] {
+          transmitter.queue().progress();
+          return operation.done.done() || !transmitter.queue().status().ok();
+        },
+        deadline));
+    const absl::Status waited = transmitter.wait(operation.done, deadline);
     if (!operation.done.done()) return waited;
   }
   status_ = operation.done.status();

@@ -1,4 +1,4 @@
-// Result slots: a callee stores a short result directly into the caller's mapped memory (shm),
+// Answer slots: a callee stores a short result directly into the caller's mapped memory (shm),
 // without a message. Each slot is one cache line of the caller's memory.
 //
 // A call that waits for a result reserves a slot; its handle names the slot. The process that ran

@@ -172,7 +172,7 @@ absl::Status Connection::connect(const ConnectionOffer& theirs, const std::strin
       theirs.credit.length != kPeerWords || theirs.answers.length != kAnswerBytes) {
     return make_error(
         absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
-        peer + " offered a connection without receive units, credit word or result slots");
+        peer + " offered a connection without receive units, credit word or answer slots");
   }
   {
     const std::lock_guard lock(mutex_);

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtutils/error.h"
-#include "dtutils/process_group.h"
+#include "dtutils/exchange.h"
 
 namespace cariama::internal {
 namespace {

@@ -13,8 +13,8 @@ ExchangeStore::ExchangeStore(std::vector<std::string> labels) {
   for (size_t i = 0; i < labels.size(); ++i) ranks_[i].label = std::move(labels[i]);
 }
 
-ExchangeStore::Reply ExchangeStore::value_reply(int to, uint64_t request, int owner,
-                                                const std::string& value) {
+ExchangeStore::Answer ExchangeStore::value_answer(int to, uint64_t request, int owner,
+                                                  const std::string& value) {
   ExchangeMessage message;
   message.type = ExchangeType::kValue;
   message.request = request;
@@ -23,7 +23,7 @@ ExchangeStore::Reply ExchangeStore::value_reply(int to, uint64_t request, int ow
   return {to, std::move(message)};
 }
 
-ExchangeStore::Reply ExchangeStore::error_reply(int to, uint64_t request, const Rank& culprit) {
+ExchangeStore::Answer ExchangeStore::error_answer(int to, uint64_t request, const Rank& culprit) {
   ExchangeMessage message;
   message.type = ExchangeType::kError;
   message.request = request;
@@ -32,7 +32,7 @@ ExchangeStore::Reply ExchangeStore::error_reply(int to, uint64_t request, const 
   return {to, std::move(message)};
 }
 
-ExchangeStore::Reply ExchangeStore::end_notice(int to, int ended) const {
+ExchangeStore::Answer ExchangeStore::end_notice(int to, int ended) const {
   ExchangeMessage message;
   message.type = ExchangeType::kEnded;
   message.rank = static_cast<uint32_t>(ended);
@@ -40,7 +40,8 @@ ExchangeStore::Reply ExchangeStore::end_notice(int to, int ended) const {
   return {to, std::move(message)};
 }
 
-absl::Status ExchangeStore::handle(int rank, ExchangeMessage message, std::vector<Reply>& replies) {
+absl::Status ExchangeStore::handle(int rank, ExchangeMessage message,
+                                   std::vector<Answer>& answers) {
   Rank& sender = ranks_[rank];
   switch (message.type) {
     case ExchangeType::kPut: {
@@ -51,7 +52,7 @@ absl::Status ExchangeStore::handle(int rank, ExchangeMessage message, std::vecto
           if (!get || (get->rank != rank && get->rank != kAllRanks) || get->key != message.key) {
             continue;
           }
-          replies.push_back(value_reply(other, get->request, rank, message.value));
+          answers.push_back(value_answer(other, get->request, rank, message.value));
           if (--get->missing == 0) get.reset();
         }
       }
@@ -62,25 +63,25 @@ absl::Status ExchangeStore::handle(int rank, ExchangeMessage message, std::vecto
     case ExchangeType::kGet: {
       if (message.rank >= ranks_.size()) break;
       get(rank, {message.request, static_cast<int>(message.rank), std::move(message.key), 0},
-          replies);
+          answers);
       return absl::OkStatus();
     }
 
     case ExchangeType::kGetAll:
-      get(rank, {message.request, kAllRanks, std::move(message.key), 0}, replies);
+      get(rank, {message.request, kAllRanks, std::move(message.key), 0}, answers);
       return absl::OkStatus();
 
     case ExchangeType::kFence:
       if (sender.fence) break;
       sender.fence = message.request;
-      check_fence(replies);
+      check_fence(answers);
       return absl::OkStatus();
 
     case ExchangeType::kWatch:
       if (message.code > 1) break;
       sender.watches = message.code == 1;
       for (int other = 0; sender.watches && other < static_cast<int>(ranks_.size()); ++other) {
-        if (ranks_[other].ended) replies.push_back(end_notice(rank, other));
+        if (ranks_[other].ended) answers.push_back(end_notice(rank, other));
       }
       return absl::OkStatus();
 
@@ -93,16 +94,16 @@ absl::Status ExchangeStore::handle(int rank, ExchangeMessage message, std::vecto
                    static_cast<int>(message.type)));
 }
 
-void ExchangeStore::get(int sender, Waiter waiter, std::vector<Reply>& replies) {
+void ExchangeStore::get(int sender, Waiter waiter, std::vector<Answer>& answers) {
   ranks_[sender].get.reset();  // a get whose deadline expired at the client
   const bool all = waiter.rank == kAllRanks;
   const int begin = all ? 0 : waiter.rank;
   const int end = all ? static_cast<int>(ranks_.size()) : waiter.rank + 1;
   for (int owner = begin; owner < end; ++owner) {
     if (const std::string* const found = value(owner, waiter.key); found != nullptr) {
-      replies.push_back(value_reply(sender, waiter.request, owner, *found));
+      answers.push_back(value_answer(sender, waiter.request, owner, *found));
     } else if (ranks_[owner].ended) {
-      replies.push_back(error_reply(sender, waiter.request, ranks_[owner]));
+      answers.push_back(error_answer(sender, waiter.request, ranks_[owner]));
       return;
     } else {
       ++waiter.missing;
@@ -111,7 +112,7 @@ void ExchangeStore::get(int sender, Waiter waiter, std::vector<Reply>& replies) 
   if (waiter.missing != 0) ranks_[sender].get = std::move(waiter);
 }
 
-bool ExchangeStore::rank_ended(int rank, std::string how, std::vector<Reply>& replies) {
+bool ExchangeStore::rank_ended(int rank, std::string how, std::vector<Answer>& answers) {
   Rank& gone = ranks_[rank];
   gone.ended = std::move(how);
   if (!first_ended_) first_ended_ = rank;
@@ -119,18 +120,18 @@ bool ExchangeStore::rank_ended(int rank, std::string how, std::vector<Reply>& re
   gone.get.reset();
   const bool watched = std::exchange(gone.watches, false);
   for (int other = 0; other < static_cast<int>(ranks_.size()); ++other) {
-    if (ranks_[other].watches) replies.push_back(end_notice(other, rank));
+    if (ranks_[other].watches) answers.push_back(end_notice(other, rank));
     std::optional<Waiter>& get = ranks_[other].get;
     if (!get || (get->rank != rank && get->rank != kAllRanks)) continue;
     if (value(rank, get->key) != nullptr) continue;
-    replies.push_back(error_reply(other, get->request, gone));
+    answers.push_back(error_answer(other, get->request, gone));
     get.reset();
   }
-  check_fence(replies);
+  check_fence(answers);
   return watched;
 }
 
-void ExchangeStore::check_fence(std::vector<Reply>& replies) {
+void ExchangeStore::check_fence(std::vector<Answer>& answers) {
   const bool complete = std::all_of(ranks_.begin(), ranks_.end(),
                                     [](const Rank& rank) { return rank.fence.has_value(); });
   if (!first_ended_ && !complete) return;
@@ -138,12 +139,12 @@ void ExchangeStore::check_fence(std::vector<Reply>& replies) {
     std::optional<uint64_t>& fence = ranks_[rank].fence;
     if (!fence) continue;
     if (first_ended_) {
-      replies.push_back(error_reply(rank, *fence, ranks_[*first_ended_]));
+      answers.push_back(error_answer(rank, *fence, ranks_[*first_ended_]));
     } else {
       ExchangeMessage done;
       done.type = ExchangeType::kFenceDone;
       done.request = *fence;
-      replies.push_back({rank, std::move(done)});
+      answers.push_back({rank, std::move(done)});
     }
     fence.reset();
   }

@@ -1,5 +1,5 @@
 // The store of a process group, without its sockets: processes the messages of the ranks and
-// produces the replies.
+// produces the answers.
 #ifndef CARIAMA_DTUTILS_INTERNAL_EXCHANGE_STORE_H_
 #define CARIAMA_DTUTILS_INTERNAL_EXCHANGE_STORE_H_
 
@@ -18,7 +18,7 @@ namespace cariama::internal {
 // Thread-compatible.
 class ExchangeStore {
  public:
-  struct Reply {
+  struct Answer {
     int rank;  // destination of the message
     ExchangeMessage message;
   };
@@ -26,14 +26,15 @@ class ExchangeStore {
   // Error texts refer to a rank as labels[rank].
   explicit ExchangeStore(std::vector<std::string> labels);
 
-  // Processes a message of `rank` and appends the replies that must be sent now. Error:
+  // Processes a message of `rank` and appends the answers that must be sent now. Error:
   // INVALID_ARGUMENT if a correct client does not send such a message; the store is unchanged then.
-  [[nodiscard]] absl::Status handle(int rank, ExchangeMessage message, std::vector<Reply>& replies);
+  [[nodiscard]] absl::Status handle(int rank, ExchangeMessage message,
+                                    std::vector<Answer>& answers);
 
-  // Records that `rank` has ended; `how` completes the sentence "LABEL ...". Appends an error reply
-  // for each rank that waits for it. The values that it put stay available. Returns true if the
-  // rank was watching the ends of the other ranks when it ended.
-  bool rank_ended(int rank, std::string how, std::vector<Reply>& replies);
+  // Records that `rank` has ended; `how` completes the sentence "LABEL ...". Appends an error
+  // answer for each rank that waits for it. The values that it put stay available. Returns true if
+  // the rank was watching the ends of the other ranks when it ended.
+  bool rank_ended(int rank, std::string how, std::vector<Answer>& answers);
 
   // Returns the value that `rank` has put under `key`, or nullptr.
   [[nodiscard]] const std::string* value(int rank, const std::string& key) const {
@@ -58,11 +59,11 @@ class ExchangeStore {
   };
 
   // Answers the get or get_all of `sender`, or lets it wait.
-  void get(int sender, Waiter waiter, std::vector<Reply>& replies);
-  void check_fence(std::vector<Reply>& replies);
-  [[nodiscard]] Reply end_notice(int to, int ended) const;
-  static Reply value_reply(int to, uint64_t request, int owner, const std::string& value);
-  static Reply error_reply(int to, uint64_t request, const Rank& culprit);
+  void get(int sender, Waiter waiter, std::vector<Answer>& answers);
+  void check_fence(std::vector<Answer>& answers);
+  [[nodiscard]] Answer end_notice(int to, int ended) const;
+  static Answer value_answer(int to, uint64_t request, int owner, const std::string& value);
+  static Answer error_answer(int to, uint64_t request, const Rank& culprit);
 
   std::vector<Rank> ranks_;
   std::optional<int>

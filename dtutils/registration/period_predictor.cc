@@ -49,16 +49,16 @@ uint64_t ContextPredictor::signature(const PredictorUse& use) const {
   return hash;
 }
 
-std::optional<int64_t> ContextPredictor::period(const Site& site) const {
-  if (site.periods == 0) return std::nullopt;
-  const size_t count = std::min<size_t>(site.periods, kSamples);
-  std::array<int64_t, kSamples> sorted = site.recent;
+std::optional<int64_t> ContextPredictor::period(const History& history) const {
+  if (history.periods == 0) return std::nullopt;
+  const size_t count = std::min<size_t>(history.periods, kSamples);
+  std::array<int64_t, kSamples> sorted = history.recent;
   std::sort(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(count));
   switch (options_.estimate) {
     case PeriodEstimate::kMinimum:
-      return site.shortest;
+      return history.shortest;
     case PeriodEstimate::kLast:
-      return site.recent[(site.periods - 1) % kSamples];
+      return history.recent[(history.periods - 1) % kSamples];
     case PeriodEstimate::kMedian:
       return sorted[count / 2];
     case PeriodEstimate::kQuantile:
@@ -70,24 +70,24 @@ std::optional<int64_t> ContextPredictor::period(const Site& site) const {
 std::optional<int64_t> ContextPredictor::record(const PredictorUse& use) {
   if (without_context_ != nullptr) static_cast<void>(without_context_->record(use));
   const uint64_t name = signature(use);
-  const bool is_new = sites_.peek(name) == nullptr;
-  Site& site = sites_.get(name);
+  const bool is_new = histories_.peek(name) == nullptr;
+  History& history = histories_.get(name);
   // Marks the list as used: it must not be dropped before the signatures.
   std::vector<uint64_t>& names = signatures_of_.get(use.region);
   if (std::find(names.begin(), names.end(), name) == names.end()) {
-    std::erase_if(names, [this](uint64_t known) { return sites_.peek(known) == nullptr; });
+    std::erase_if(names, [this](uint64_t known) { return histories_.peek(known) == nullptr; });
     names.push_back(name);
   }
   if (!is_new) {
-    const int64_t observed = use.time - site.last;
-    if (const std::optional<int64_t> predicted = period(site); predicted.has_value()) {
+    const int64_t observed = use.time - history.last;
+    if (const std::optional<int64_t> predicted = period(history); predicted.has_value()) {
       errors_.add(*predicted, observed);
     }
-    site.recent[site.periods % kSamples] = observed;
-    ++site.periods;
-    site.shortest = std::min(site.shortest, observed);
+    history.recent[history.periods % kSamples] = observed;
+    ++history.periods;
+    history.shortest = std::min(history.shortest, observed);
   }
-  site.last = use.time;
+  history.last = use.time;
   std::copy_backward(context_.begin(), context_.end() - 1, context_.end());
   context_[0] = mix(use.stack, use.region);
   return next_use(use.region, use.time);
@@ -99,11 +99,11 @@ std::optional<int64_t> ContextPredictor::next_use(uint64_t region, int64_t now) 
   std::optional<int64_t> earliest;
   bool any_period = false;
   for (const uint64_t name : *names) {
-    const Site* const site = sites_.peek(name);
-    const std::optional<int64_t> span = site == nullptr ? std::nullopt : period(*site);
+    const History* const history = histories_.peek(name);
+    const std::optional<int64_t> span = history == nullptr ? std::nullopt : period(*history);
     if (!span.has_value()) continue;
     any_period = true;
-    const int64_t deadline = site->last + *span;
+    const int64_t deadline = history->last + *span;
     const auto late = static_cast<int64_t>(options_.grace * static_cast<double>(*span));
     if (deadline < now && now - deadline >= late) continue;
     const int64_t due = std::max(deadline, now);
@@ -117,7 +117,7 @@ void ContextPredictor::forget(uint64_t region) {
   if (without_context_ != nullptr) without_context_->forget(region);
   const std::vector<uint64_t>* const names = signatures_of_.peek(region);
   if (names == nullptr) return;
-  for (const uint64_t name : *names) sites_.erase(name);
+  for (const uint64_t name : *names) histories_.erase(name);
   signatures_of_.erase(region);
 }
 

@@ -185,24 +185,26 @@ class CARIAMA_DTUTILS_EXPORT ContextPredictor final : public PeriodPredictor {
   // The earliest deadline over all signatures of the region: last use + period.
   [[nodiscard]] std::optional<int64_t> next_use(uint64_t region, int64_t now) const override;
   void forget(uint64_t region) override;
-  [[nodiscard]] size_t entries() const override { return sites_.size() + signatures_of_.size(); }
-  [[nodiscard]] size_t signatures() const { return sites_.size(); }
+  [[nodiscard]] size_t entries() const override {
+    return histories_.size() + signatures_of_.size();
+  }
+  [[nodiscard]] size_t signatures() const { return histories_.size(); }
 
  private:
   static constexpr uint32_t kMaxWindow = 4;
   static constexpr size_t kSamples = 8;
-  struct Site {
+  struct History {
     int64_t last = 0;
     uint64_t periods = 0;  // observed so far
     int64_t shortest = INT64_MAX;
     std::array<int64_t, kSamples> recent{};
   };
   [[nodiscard]] uint64_t signature(const PredictorUse& use) const;
-  [[nodiscard]] std::optional<int64_t> period(const Site& site) const;
+  [[nodiscard]] std::optional<int64_t> period(const History& history) const;
 
   const PredictorOptions options_;
   std::array<uint64_t, kMaxWindow> context_{};  // of the previous communications, latest first
-  internal::BoundedMap<Site> sites_{kMaxSignatures};  // by signature
+  internal::BoundedMap<History> histories_{kMaxSignatures};  // by signature
   // By region. May name signatures that were dropped.
   internal::BoundedMap<std::vector<uint64_t>> signatures_of_{kMaxRegions};
   std::unique_ptr<ContextPredictor> without_context_;  // if options_.learn_early

@@ -19,13 +19,13 @@ namespace {
 
 // The word of an entry: uses in progress, state, and the version, which differs for each range that
 // the entry is given to. An entry is registered, or busy (one thread registers or deregisters it),
-// or neither. A doomed entry is not in the index; its last user deregisters it. Memory that cannot
-// be watched has an entry that is doomed from the beginning: it belongs to one use, since its pages
-// may change while it is registered.
+// or neither. An invalidated entry is not in the index; its last user deregisters it. Memory that
+// cannot be watched has an entry that is invalidated from the beginning: it belongs to one use,
+// since its pages may change while it is registered.
 constexpr uint64_t kUses = 0xffffffff;
 constexpr uint64_t kRegistered = uint64_t{1} << 32;
 constexpr uint64_t kBusy = uint64_t{1} << 33;
-constexpr uint64_t kDoomed = uint64_t{1} << 34;
+constexpr uint64_t kInvalidated = uint64_t{1} << 34;
 constexpr int kVersionShift = 35;
 
 // A registered range may be this many times as long as the message for which it is registered.
@@ -168,7 +168,7 @@ std::atomic<RegistrationCache::Entry*>& RegistrationCache::hint(uintptr_t start)
 bool RegistrationCache::hold(Entry& entry, uintptr_t start, uintptr_t end) {
   // Acquire: pairs with the release in pin(), which published entry.region.
   uint64_t word = entry.word.load(std::memory_order_acquire);
-  while ((word & (kRegistered | kBusy | kDoomed)) == kRegistered) {
+  while ((word & (kRegistered | kBusy | kInvalidated)) == kRegistered) {
     if (start < entry.start.load(std::memory_order_relaxed) ||
         end > entry.end.load(std::memory_order_relaxed)) {
       return false;
@@ -286,9 +286,10 @@ void RegistrationCache::end(Entry& entry, const RegistrationUse& use) {
     trace_->end(use.trace_ticket_);
   // Release: the use happens-before the deregistration by another thread.
   const uint64_t word = entry.word.fetch_sub(1, std::memory_order_acq_rel);
-  // After the decrement, so that the policy's thread finds the region idle. A doomed region's name
-  // means nothing to the policy any more.
-  const bool keep = !use.transient_ && (word & kDoomed) == 0 && options_.policy->ended(use.use_);
+  // After the decrement, so that the policy's thread finds the region idle. An invalidated region's
+  // name means nothing to the policy any more.
+  const bool keep =
+      !use.transient_ && (word & kInvalidated) == 0 && options_.policy->ended(use.use_);
   if ((word & kUses) == 1 && !keep) {
     Lock lock(mutex_);
     static_cast<void>(unpin(lock, entry, version_of(word)));
@@ -313,8 +314,7 @@ void RegistrationCache::sweep(Lock& lock) {
   }
   for (const auto& [entry, version] : changed) detach(*entry);
   statistics_.invalidations += changed.size();
-  // All entries whose memory has changed are doomed now, so threads may look up entries without the
-  // lock.
+  // All entries whose memory has changed are invalidated, so threads may look up without the lock.
   seen_sequence_.store(sequence, std::memory_order_release);
   for (const auto& [entry, version] : changed) finish_detached(lock, *entry, version);
 }
@@ -390,7 +390,7 @@ RegistrationCache::Entry* RegistrationCache::add(uintptr_t start, uintptr_t end)
     }
   }
   if (!stays) {
-    entry->word.fetch_or(kDoomed, std::memory_order_acq_rel);
+    entry->word.fetch_or(kInvalidated, std::memory_order_acq_rel);
     return entry;
   }
   entry->known = true;
@@ -441,7 +441,7 @@ absl::Status RegistrationCache::pin(Lock& lock, Entry& entry, uint32_t uses) {
     entry.word.store(((word & ~kBusy) | kRegistered) + uses, std::memory_order_release);
     // If the range was forgotten meanwhile and has no use, no later call would end its
     // registration.
-    if (uses == 0) finish_if_doomed(lock, entry);
+    if (uses == 0) finish_if_invalidated(lock, entry);
   } else {
     const uint64_t version = entry.version();
     entry.word.fetch_and(~kBusy, std::memory_order_acq_rel);
@@ -454,9 +454,9 @@ absl::Status RegistrationCache::pin(Lock& lock, Entry& entry, uint32_t uses) {
   return status;
 }
 
-void RegistrationCache::finish_if_doomed(Lock& lock, Entry& entry) {
+void RegistrationCache::finish_if_invalidated(Lock& lock, Entry& entry) {
   const uint64_t word = entry.word.load(std::memory_order_relaxed);
-  if ((word & kDoomed) != 0) finish_detached(lock, entry, version_of(word));
+  if ((word & kInvalidated) != 0) finish_detached(lock, entry, version_of(word));
 }
 
 // Waits for a thread that deregisters or, if the memory is about to be used, for one that registers
@@ -554,7 +554,7 @@ void RegistrationCache::detach(Entry& entry) {
   const auto [first, last] = index_.equal_range(entry.start.load(std::memory_order_relaxed));
   index_.erase(std::find_if(first, last, [&](const auto& one) { return one.second == &entry; }));
   entry.known = false;
-  const uint64_t word = entry.word.fetch_or(kDoomed, std::memory_order_acq_rel);
+  const uint64_t word = entry.word.fetch_or(kInvalidated, std::memory_order_acq_rel);
   options_.policy->forgotten({version_of(word) << 32 | entry.index});
 }
 

@@ -235,7 +235,7 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   [[nodiscard]] bool unpin(Lock& lock, Entry& entry, uint64_t version);
   void detach(Entry& entry);
   void finish_detached(Lock& lock, Entry& entry, uint64_t version);
-  void finish_if_doomed(Lock& lock, Entry& entry);
+  void finish_if_invalidated(Lock& lock, Entry& entry);
   void recycle(Entry& entry);
   void account(int64_t bytes, int regions);
 

@@ -1,4 +1,4 @@
-// Commands: requests of rank 0 to all processes that control a search, and their replies.
+// Commands: requests of rank 0 to all processes that control a search, and their answers.
 #ifndef CARIAMA_MCTS_ENGINE_COMMAND_H_
 #define CARIAMA_MCTS_ENGINE_COMMAND_H_
 
@@ -15,7 +15,7 @@ enum class CommandKind : uint8_t {
   kBegin,           // applies the options, resets the statistics, starts the workers on this game
   kStop,            // workers cancel the rollouts that are not begun
   kResume,          // the search continues after a collection
-  kInform,          // no action; the reply contains the counts
+  kInform,          // no action; the answer contains the counts
   kClear,           // frees all nodes
   kCollect,         // frees cold subtrees for about a millisecond
   kCollected,       // ends the collection
@@ -28,9 +28,9 @@ struct Command {
   uint64_t number = 0;  // sequence number of the command
   SearchOptions options{};
 };
-struct CommandReply {
+struct CommandAnswer {
   Rank rank;
-  uint64_t number = 0;  // of the command; 0: the process died before it replied
+  uint64_t number = 0;  // of the command; 0: the process died before it answered
   Host::Posts posts;    // of this process, see quiesce()
   uint64_t dead = 0;    // identifies the processes that this process has marked as dead; 0: none
   // This process has no work of a dead process left: it runs no call of one, and has no job and no
@@ -40,20 +40,20 @@ struct CommandReply {
   Statistics statistics{};
 };
 
-// Base of a process's part of a search: sends commands to all processes and collects the replies.
-// Requires: Derived has `CommandReply carry_out(const Command&)`, and `bool has_no_work()`, which
+// Base of a process's part of a search: sends commands to all processes and collects the answers.
+// Requires: Derived has `CommandAnswer carry_out(const Command&)`, and `bool has_no_work()`, which
 // returns true if this process has no job and no operation that another process has caused. This
 // class calls both in worker 0 of each process. Not thread-safe: only worker 0 may use it.
 template <typename Derived>
 class CommandedSearch : public HostedSearch {
  public:
   // Rank 0 only. Runs the command in all processes, this one included, and blocks until all have
-  // replied. Returns the replies by rank. A process that dies before its reply gets a reply with
-  // number 0. Sends 2 (P - 1) messages.
-  std::vector<CommandReply> command(CommandKind kind, const SearchOptions& options) {
+  // answered. Returns the answers by rank. A process that dies before its answer gets an answer
+  // with number 0. Sends 2 (P - 1) messages.
+  std::vector<CommandAnswer> command(CommandKind kind, const SearchOptions& options) {
     Host& host = derived().host();
     const Command command{kind, host.id(0, 0), ++commands_, options};
-    replies_.assign(host.size(), {});
+    answers_.assign(host.size(), {});
     PeerAggregators* aggregators = Host::here().aggregators.get();
     for (uint32_t rank = 1; rank < host.size(); ++rank) {
       if (!host.alive(rank)) continue;
@@ -61,16 +61,16 @@ class CommandedSearch : public HostedSearch {
                         [command] { Host::local_here<Derived>().on_command(command); });
     }
     if (aggregators != nullptr) aggregators->flush();
-    replies_[0] = obey(command);
+    answers_[0] = obey(command);
     static_cast<void>(host.work_until(
         [&] {
           for (uint32_t rank = 1; rank < host.size(); ++rank) {
-            if (host.alive(rank) && replies_[rank].number != commands_) return false;
+            if (host.alive(rank) && answers_[rank].number != commands_) return false;
           }
           return true;
         },
         kForever));
-    return replies_;
+    return answers_;
   }
 
   // Rank 0 only. Blocks until all posts of all processes have run, and also the posts that these
@@ -78,21 +78,21 @@ class CommandedSearch : public HostedSearch {
   // report their names and those of freed ones. Each command is one wave of the termination
   // detection (dsfabric/quiescence.h). After a death the posts to and from the dead process are not
   // counted. Its posts may still have arrived, and run: so a wave counts only if every process has
-  // noticed the same deaths and has no work of a dead process left (CommandReply::no_work_left).
+  // noticed the same deaths and has no work of a dead process left (CommandAnswer::no_work_left).
   void quiesce(const SearchOptions& options) {
     Host& host = derived().host();
     WaveComparison waves;
     for (;;) {
       Host::Posts sum;
-      const std::vector<CommandReply>& replies = command(CommandKind::kInform, options);
+      const std::vector<CommandAnswer>& answers = command(CommandKind::kInform, options);
       const uint64_t dead = host.dead_set_hash();
       bool agreed = true;  // no process has work of a dead process, and all noticed the same deaths
       for (uint32_t rank = 0; rank < host.size(); ++rank) {
         if (!host.alive(rank)) continue;
-        const CommandReply& reply = replies[rank];
-        sum.begun += reply.posts.begun;
-        sum.ended += reply.posts.ended;
-        agreed &= reply.dead == dead && (dead == 0 || reply.no_work_left);
+        const CommandAnswer& answer = answers[rank];
+        sum.begun += answer.posts.begun;
+        sum.ended += answer.posts.ended;
+        agreed &= answer.dead == dead && (dead == 0 || answer.no_work_left);
       }
       if (!agreed) waves.reset();
       if (agreed && waves.ended(sum.begun, sum.ended, dead)) return;
@@ -103,30 +103,30 @@ class CommandedSearch : public HostedSearch {
  private:
   [[nodiscard]] Derived& derived() { return static_cast<Derived&>(*this); }
 
-  CommandReply obey(const Command& command) {
+  CommandAnswer obey(const Command& command) {
     Host& host = derived().host();
     host.take_over();
-    CommandReply reply = derived().carry_out(command);
-    reply.rank = host.rank();
-    reply.number = command.number;
-    reply.posts = host.posts();
-    reply.dead = host.dead_set_hash();
-    if (reply.dead != 0) reply.no_work_left = host.passed() && derived().has_no_work();
+    CommandAnswer answer = derived().carry_out(command);
+    answer.rank = host.rank();
+    answer.number = command.number;
+    answer.posts = host.posts();
+    answer.dead = host.dead_set_hash();
+    if (answer.dead != 0) answer.no_work_left = host.passed() && derived().has_no_work();
     host.hand_back();
-    return reply;
+    return answer;
   }
   void on_command(const Command& command) {
-    const CommandReply reply = obey(command);
+    const CommandAnswer answer = obey(command);
     PeerAggregators& aggregators = *Host::here().aggregators;
-    aggregators.call(command.origin, [reply] { Host::local_here<Derived>().on_reply(reply); });
+    aggregators.call(command.origin, [answer] { Host::local_here<Derived>().on_answer(answer); });
     aggregators.flush();
   }
-  void on_reply(const CommandReply& reply) {
-    if (reply.rank < replies_.size() && reply.number == commands_) replies_[reply.rank] = reply;
+  void on_answer(const CommandAnswer& answer) {
+    if (answer.rank < answers_.size() && answer.number == commands_) answers_[answer.rank] = answer;
   }
 
   uint64_t commands_ = 0;
-  std::vector<CommandReply> replies_;
+  std::vector<CommandAnswer> answers_;
 };
 
 }  // namespace cariama::mcts

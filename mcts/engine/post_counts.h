@@ -1,5 +1,5 @@
-// PostCounts: the posts of one worker. A post is a one-way call of a search that no reply confirms.
-// CommandedSearch::quiesce() waits until the posts of all processes have run.
+// PostCounts: the posts of one worker. A post is a one-way call of a search that no answer
+// confirms. CommandedSearch::quiesce() waits until the posts of all processes have run.
 #ifndef CARIAMA_MCTS_ENGINE_POST_COUNTS_H_
 #define CARIAMA_MCTS_ENGINE_POST_COUNTS_H_
 

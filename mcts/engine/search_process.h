@@ -67,8 +67,8 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
  private:
   friend class CommandedSearch<SearchProcess<G>>;
 
-  CommandReply carry_out(const Command& command) {
-    CommandReply reply;
+  CommandAnswer carry_out(const Command& command) {
+    CommandAnswer answer;
     switch (command.kind) {
       case CommandKind::kBegin:
         begin(command);
@@ -91,7 +91,7 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
         tree_.clear();
         break;
       case CommandKind::kCollect:
-        reply.collecting = tree_.collect_step();
+        answer.collecting = tree_.collect_step();
         break;
       case CommandKind::kCollected:
         tree_.finish_collection();
@@ -99,8 +99,8 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
       case CommandKind::kInform:
         break;
     }
-    reply.statistics = statistics();
-    return reply;
+    answer.statistics = statistics();
+    return answer;
   }
   [[nodiscard]] bool has_no_work() { return pool_.jobs().unused(); }
   void begin(const Command& command) {

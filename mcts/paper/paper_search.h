@@ -87,8 +87,8 @@ class PaperSearch {
     // node.
     tree_.quiesce(options_);
     Result result = report();
-    for (const CommandReply& reply : tree_.command(CommandKind::kInform, options_)) {
-      result.processes.push_back(reply.statistics);
+    for (const CommandAnswer& answer : tree_.command(CommandKind::kInform, options_)) {
+      result.processes.push_back(answer.statistics);
     }
     return result;
   }

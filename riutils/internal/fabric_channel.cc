@@ -80,13 +80,13 @@ std::optional<absl::StatusOr<ChannelLink::Path>> FabricChannel::open() {
   absl::Status there = check_destination(fabric_, rank_, destination_);
   if (!there.ok()) return there;
   if (absl::Status started = runtime_.start_drain_thread(); !started.ok()) return started;
-  const auto met = runtime_.meet_peer(rank_, meeting_);
-  if (!met.has_value()) return std::nullopt;
-  if (!met->ok()) return met->status();
-  return path_to(**met);
+  const auto peer = runtime_.request_properties(rank_, properties_request_);
+  if (!peer.has_value()) return std::nullopt;
+  if (!peer->ok()) return peer->status();
+  return path_to(**peer);
 }
 
-absl::StatusOr<ChannelLink::Path> FabricChannel::path_to(const MeetReply& peer) {
+absl::StatusOr<ChannelLink::Path> FabricChannel::path_to(const PeerProperties& peer) {
   Path path;
   const bool local = rank_ == fabric_.rank();
   ArrivalOrder order = ArrivalOrder::kNone;
@@ -153,7 +153,7 @@ std::optional<absl::StatusOr<std::vector<ChannelLink::Chunk>>> FabricChannel::ob
       asked_count_ = std::min(count, ChunkRequest::kMost);
       asked_bytes_ = bytes;
     }
-    std::optional<absl::StatusOr<ChunkReply>> answer = ask();
+    std::optional<absl::StatusOr<ChunkAnswer>> answer = ask();
     if (!answer.has_value()) return std::nullopt;
     if (!answer->ok()) return answer->status();
     received_ = **answer;
@@ -176,7 +176,7 @@ std::optional<absl::StatusOr<std::vector<ChannelLink::Chunk>>> FabricChannel::ob
   }
 }
 
-std::optional<absl::StatusOr<ChunkReply>> FabricChannel::ask() {
+std::optional<absl::StatusOr<ChunkAnswer>> FabricChannel::ask() {
   const ChunkRequest request{.serial = serial_,
                              .follows = follows_,
                              .source_thread = fabric_.thread_of(fabric_.rank(), index_),
@@ -189,17 +189,17 @@ std::optional<absl::StatusOr<ChunkReply>> FabricChannel::ask() {
                              .first = static_cast<uint8_t>(granted_ ? 0 : 1)};
   if (rank_ == fabric_.rank()) return runtime_.grant(rank_, request);
   if (asked_ == nullptr) {
-    asked_ = std::make_unique<Question<ChunkReply>>(fabric_, rank_, nullptr, [request] {
+    asked_ = std::make_unique<Question<ChunkAnswer>>(fabric_, rank_, nullptr, [request] {
       return Runtime::of(*running_fabric()).grant(running_source(), request);
     });
   }
   return Runtime::answer_to(asked_);
 }
 
-absl::StatusOr<std::vector<ChannelLink::Chunk>> FabricChannel::recorded(const ChunkReply& reply) {
+absl::StatusOr<std::vector<ChannelLink::Chunk>> FabricChannel::recorded(const ChunkAnswer& answer) {
   std::vector<Chunk> chunks;
-  for (uint32_t i = 0; i < reply.count; ++i) {
-    Chunk chunk{reply.chunks[i], nullptr};
+  for (uint32_t i = 0; i < answer.count; ++i) {
+    Chunk chunk{answer.chunks[i], nullptr};
     if (arrival_ == Arrival::kMapped) {
       chunk.mapped = map(chunk.remote);
       if (chunk.mapped == nullptr) {

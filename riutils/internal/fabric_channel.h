@@ -72,11 +72,11 @@ class FabricChannel final : public OutgoingChannel,
   [[nodiscard]] Runtime& runtime() { return runtime_; }
 
  private:
-  [[nodiscard]] absl::StatusOr<Path> path_to(const MeetReply& peer);
+  [[nodiscard]] absl::StatusOr<Path> path_to(const PeerProperties& peer);
   // Sends the request for chunks unless it is in flight, and returns the answer, or nullopt until
   // it has come.
-  [[nodiscard]] std::optional<absl::StatusOr<ChunkReply>> ask();
-  [[nodiscard]] absl::StatusOr<std::vector<Chunk>> recorded(const ChunkReply& reply);
+  [[nodiscard]] std::optional<absl::StatusOr<ChunkAnswer>> ask();
+  [[nodiscard]] absl::StatusOr<std::vector<Chunk>> recorded(const ChunkAnswer& answer);
   [[nodiscard]] std::byte* map(const RemoteMemoryLocator& remote);
   bool post_announcements();
 
@@ -96,11 +96,11 @@ class FabricChannel final : public OutgoingChannel,
   RemoteMemoryLocator control_name_;
   std::byte* doorbells_ = nullptr;  // those of the destination's process, if they are mapped
   // Requests that are not answered yet.
-  std::unique_ptr<Question<MeetReply>> meeting_;
-  std::unique_ptr<Question<ChunkReply>> asked_;
+  std::unique_ptr<Question<PeerProperties>> properties_request_;
+  std::unique_ptr<Question<ChunkAnswer>> asked_;
   uint32_t asked_count_ = 0;  // the number of chunks in the last request, and the bytes of each
   uint64_t asked_bytes_ = 0;
-  std::optional<ChunkReply> received_;  // a grant that is not recorded yet: memory was exhausted
+  std::optional<ChunkAnswer> received_;  // a grant that is not recorded yet: memory was exhausted
   uint32_t number_ = 0;
   bool granted_ = false;
   std::atomic<uint64_t> unannounced_{0};

@@ -21,26 +21,26 @@ bool is_possible(const ChunkRequest& request, uint32_t rank, uint32_t threads,
   return granted.value_or(0) + request.count <= MessengerOptions::kMaxChunks;
 }
 
-absl::Status check_grant(const ChunkReply& reply, uint32_t count, uint64_t chunk_bytes,
+absl::Status check_grant(const ChunkAnswer& answer, uint32_t count, uint64_t chunk_bytes,
                          const std::string& receiver) {
-  if (reply.code != 0) {
-    return make_error(static_cast<absl::StatusCode>(reply.code), ErrorScope::kPeer,
-                      receiver + " granted no chunks: " + reply.reason());
+  if (answer.code != 0) {
+    return make_error(static_cast<absl::StatusCode>(answer.code), ErrorScope::kPeer,
+                      receiver + " granted no chunks: " + answer.reason());
   }
   const auto malformed = [&](const std::string& what) {
     return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
                       receiver + " granted " + what);
   };
-  if (reply.count == 0 || reply.count > count) {
-    return malformed(std::to_string(reply.count) + " chunks; from 1 to " + std::to_string(count) +
+  if (answer.count == 0 || answer.count > count) {
+    return malformed(std::to_string(answer.count) + " chunks; from 1 to " + std::to_string(count) +
                      " were requested");
   }
-  if (reply.number >= ChunkReply::kNumbers) {
-    return malformed("chunks of channel " + std::to_string(reply.number) +
+  if (answer.number >= ChunkAnswer::kNumbers) {
+    return malformed("chunks of channel " + std::to_string(answer.number) +
                      ", which has no place in an event");
   }
-  for (uint32_t i = 0; i < reply.count; ++i) {
-    const RemoteMemoryLocator& chunk = reply.chunks[i];
+  for (uint32_t i = 0; i < answer.count; ++i) {
+    const RemoteMemoryLocator& chunk = answer.chunks[i];
     if (chunk.length == chunk_bytes && chunk.address % 64 == 0) continue;
     return malformed("a chunk of " + std::to_string(chunk.length) + " bytes; " +
                      std::to_string(chunk_bytes) + " bytes at a multiple of 64 were requested");

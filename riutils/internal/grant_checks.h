@@ -20,12 +20,12 @@ namespace cariama::internal {
 [[nodiscard]] bool is_possible(const ChunkRequest& request, uint32_t rank, uint32_t threads,
                                std::optional<size_t> granted);
 
-// Sender: returns OK if the grant `reply` contains from one to `count` chunks, as requested, and
+// Sender: returns OK if the grant `answer` contains from one to `count` chunks, as requested, and
 // each of them has `chunk_bytes` bytes and is aligned. Errors: the receiver's refusal. UNAVAILABLE
-// if the reply is malformed; then the receiver has chunks that the sender does not use, so the
+// if the answer is malformed; then the receiver has chunks that the sender does not use, so the
 // channel ends. `receiver` names the receiver in error texts. Requires: count <=
 // ChunkRequest::kMost.
-[[nodiscard]] absl::Status check_grant(const ChunkReply& reply, uint32_t count,
+[[nodiscard]] absl::Status check_grant(const ChunkAnswer& answer, uint32_t count,
                                        uint64_t chunk_bytes, const std::string& receiver);
 
 }  // namespace cariama::internal

@@ -37,11 +37,11 @@ void relax() {
 #endif
 }
 
-[[nodiscard]] ChunkReply refusal(const absl::Status& status) {
-  ChunkReply reply;
-  reply.code = static_cast<int32_t>(status.code());
-  reply.set_reason({status.message().data(), status.message().size()});
-  return reply;
+[[nodiscard]] ChunkAnswer refusal(const absl::Status& status) {
+  ChunkAnswer answer;
+  answer.code = static_cast<int32_t>(status.code());
+  answer.set_reason({status.message().data(), status.message().size()});
+  return answer;
 }
 
 // Frees memory of the allocator. If the allocator finds no memory for its records, the memory stays
@@ -185,20 +185,20 @@ struct IncomingCalls::Pieces {
   std::vector<RDMAMemory> chunks;
 };
 
-ChunkReply IncomingCalls::grant(uint32_t rank, const ChunkRequest& request) {
+ChunkAnswer IncomingCalls::grant(uint32_t rank, const ChunkRequest& request) {
   try {
-    ChunkReply reply = try_grant(rank, request);
+    ChunkAnswer answer = try_grant(rank, request);
     // The thread that runs the worker's calls may have gone to sleep before the channel existed,
     // without arming a doorbell for its sender. Wake the thread.
-    if (reply.code == 0) static_cast<void>(wake_worker(fabric_, fabric_.rank(), index_));
-    return reply;
+    if (answer.code == 0) static_cast<void>(wake_worker(fabric_, fabric_.rank(), index_));
+    return answer;
   } catch (const std::exception& error) {
     return refusal(
         exception_error(error, "granting chunks", absl::InternalError("granting chunks")));
   }
 }
 
-ChunkReply IncomingCalls::try_grant(uint32_t rank, const ChunkRequest& request) {
+ChunkAnswer IncomingCalls::try_grant(uint32_t rank, const ChunkRequest& request) {
   const std::lock_guard lock(mutex_);
   const auto found = accounts_.find({rank, request.serial});
   std::optional<size_t> granted;
@@ -208,7 +208,7 @@ ChunkReply IncomingCalls::try_grant(uint32_t rank, const ChunkRequest& request) 
                               "a request for chunks is malformed"));
   }
   auto& numbers = by_number_[rank];
-  if (found == accounts_.end() && numbers.size() >= ChunkReply::kNumbers / fabric_.threads()) {
+  if (found == accounts_.end() && numbers.size() >= ChunkAnswer::kNumbers / fabric_.threads()) {
     return refusal(make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
                               "too many channels from one process to one thread"));
   }
@@ -241,20 +241,20 @@ ChunkReply IncomingCalls::try_grant(uint32_t rank, const ChunkRequest& request) 
       return refusal(piece.status());
     }
   }
-  ChunkReply reply;
-  reply.count = static_cast<uint32_t>(pieces.chunks.size());
+  ChunkAnswer answer;
+  answer.count = static_cast<uint32_t>(pieces.chunks.size());
   const ProtectionDomain* const domain = fabric_.domain(rank);
   std::vector<std::span<std::byte>> chunks;
-  for (uint32_t i = 0; i < reply.count; ++i) {
+  for (uint32_t i = 0; i < answer.count; ++i) {
     std::byte* const chunk = pieces.chunks[i].get_buffer();
     chunks.emplace_back(chunk, request.chunk_bytes);
     ChannelReceiver::prepare(chunks.back(), request.arrival);
-    reply.chunks[i] =
+    answer.chunks[i] =
         domain != nullptr
             ? pieces.chunks[i].locator(domain, fabric_.rank())
             : RemoteMemoryLocator{
                   reinterpret_cast<uint64_t>(chunk), request.chunk_bytes, {}, fabric_.rank(), 0};
-    reply.chunks[i].length = request.chunk_bytes;
+    answer.chunks[i].length = request.chunk_bytes;
   }
   // All allocations come before the first change of the records: without memory nothing is granted,
   // and the sender may repeat the request.
@@ -278,7 +278,7 @@ ChunkReply IncomingCalls::try_grant(uint32_t rank, const ChunkRequest& request) 
       throw;
     }
     // The number in events also identifies the worker.
-    reply.number = number * fabric_.threads() + index_;
+    answer.number = number * fabric_.threads() + index_;
   } else {
     Account& account = found->second;
     entries.reserve(chunks.size());
@@ -290,10 +290,10 @@ ChunkReply IncomingCalls::try_grant(uint32_t rank, const ChunkRequest& request) 
     pieces.chunks.clear();
   }
   for (auto& entry : entries) map_.insert(std::move(entry));
-  chunks_granted_.fetch_add(reply.count, std::memory_order_relaxed);
-  chunk_bytes_granted_.fetch_add(reply.count * request.chunk_bytes, std::memory_order_relaxed);
-  trace_instant("riutils", "grant chunks", "chunks", reply.count);
-  return reply;
+  chunks_granted_.fetch_add(answer.count, std::memory_order_relaxed);
+  chunk_bytes_granted_.fetch_add(answer.count * request.chunk_bytes, std::memory_order_relaxed);
+  trace_instant("riutils", "grant chunks", "chunks", answer.count);
+  return answer;
 }
 
 void IncomingCalls::announced(uint32_t rank, uint32_t number, uint64_t words) {
@@ -332,7 +332,7 @@ void IncomingCalls::close(IncomingChannel* channel) {
   // All allocations come first: without memory the channel stays as it is.
   auto& consumed_before = consumed_before_[channel->rank];
   withheld_.reserve(withheld_.size() + account->second.memory.size());
-  parting_.reserve(parting_.size() + 1);
+  ended_channels_.reserve(ended_channels_.size() + 1);
   lock.unlock();
   remote_sleepers().remove(channel);
   channel->finish();
@@ -354,7 +354,8 @@ void IncomingCalls::close(IncomingChannel* channel) {
       free_memory(std::move(piece));
     }
   }
-  parting_.push_back({channel->rank, std::move(channel->words), std::move(channel->last_push)});
+  ended_channels_.push_back(
+      {channel->rank, std::move(channel->words), std::move(channel->last_push)});
   accounts_.erase(account);
 }
 
@@ -381,15 +382,15 @@ void IncomingCalls::free_memory(RDMAMemory&& chunk) {
 }
 
 // Frees the words of ended channels whose last count has been transferred, or never will be.
-void IncomingCalls::free_parted() {
-  std::erase_if(parting_, [&](Parting& parting) {
-    const auto through = transmitters_.find(parting.rank);  // none after stop()
-    if (!parting.sent->done() && through != transmitters_.end()) {
+void IncomingCalls::free_ended_channels() {
+  std::erase_if(ended_channels_, [&](EndedChannel& channel) {
+    const auto through = transmitters_.find(channel.rank);  // none after stop()
+    if (!channel.sent->done() && through != transmitters_.end()) {
       through->second->queue().progress();
     }
-    if (!parting.sent->done()) return false;
+    if (!channel.sent->done()) return false;
     const std::lock_guard lock(mutex_);
-    give_back(*memory_, std::move(parting.words));
+    give_back(*memory_, std::move(channel.words));
     return true;
   });
 }
@@ -466,8 +467,8 @@ size_t IncomingCalls::run(size_t most) {
     relax();
     relax();
   }
-  if (!parting_.empty()) [[unlikely]]
-    free_parted();
+  if (!ended_channels_.empty()) [[unlikely]]
+    free_ended_channels();
   const bool any_dead = any_dead_.load(std::memory_order_acquire);
   if (ended || (any_dead && count == 0)) [[unlikely]] {
     const auto is_over = [&](IncomingChannel* channel) {

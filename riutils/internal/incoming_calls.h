@@ -81,9 +81,9 @@ class IncomingCalls final : public CallSource {
   ~IncomingCalls() override;
 
   // Grants chunks to a sender: allocates them, prepares them, and inserts them into the incoming
-  // memory map. Thread-safe. If memory is exhausted, the reply is a refusal, and nothing has
+  // memory map. Thread-safe. If memory is exhausted, the answer is a refusal, and nothing has
   // changed.
-  [[nodiscard]] ChunkReply grant(uint32_t rank, const ChunkRequest& request);
+  [[nodiscard]] ChunkAnswer grant(uint32_t rank, const ChunkRequest& request);
   // Arrival::kEvent: `words` more words have arrived in the channel `number` of process `rank`.
   void announced(uint32_t rank, uint32_t number, uint64_t words);
   // Called when process `rank` has failed. The worker's thread runs the calls that the process has
@@ -117,7 +117,7 @@ class IncomingCalls final : public CallSource {
   };
 
   // Words of an ended channel, whose last count is still being transferred to process `rank`.
-  struct Parting {
+  struct EndedChannel {
     uint32_t rank;
     RDMAMemory words;
     std::unique_ptr<Synchronizer> sent;
@@ -126,7 +126,7 @@ class IncomingCalls final : public CallSource {
   struct Pieces;
 
   // grant(), without the wake-up of the worker's thread. Throws std::bad_alloc.
-  [[nodiscard]] ChunkReply try_grant(uint32_t rank, const ChunkRequest& request);
+  [[nodiscard]] ChunkAnswer try_grant(uint32_t rank, const ChunkRequest& request);
   // Returns true if the calls of the channel may run: the channel that it follows has ended.
   [[nodiscard]] bool may_run(IncomingChannel& channel);
   // Requires that mutex_ is held. Errors: RESOURCE_EXHAUSTED (the budget, or no memory).
@@ -138,7 +138,7 @@ class IncomingCalls final : public CallSource {
   void free_memory(RDMAMemory&& chunk);
   // Frees a chunk that was never granted. Requires that mutex_ is held.
   void free_unused(RDMAMemory&& chunk);
-  void free_parted();
+  void free_ended_channels();
   void absorb();
 
   Fabric& fabric_;
@@ -161,7 +161,7 @@ class IncomingCalls final : public CallSource {
   std::vector<uint64_t> fresh_;  // keys absorbed since the last run()
   std::vector<IncomingChannel*> channels_;
   size_t first_ = 0;
-  std::vector<Parting> parting_;
+  std::vector<EndedChannel> ended_channels_;
   std::map<uint32_t, std::unique_ptr<Transmitter>> transmitters_;
   Forwarder forwarder_;
 

@@ -44,7 +44,7 @@ Runtime::~Runtime() { disconnect(); }
 
 // ---- Requests of peers --------------------------------------------------------------------------
 
-MeetReply Runtime::meet() {
+PeerProperties Runtime::properties() {
   const Rank rank = running_fabric() == nullptr ? fabric_.rank() : running_source();
   const ProtectionDomain* const domain = rank == fabric_.rank() ? nullptr : fabric_.domain(rank);
   const RDMAMemory& rung = doorbells(fabric_);
@@ -58,11 +58,11 @@ MeetReply Runtime::meet() {
           .fences_ringers = has_barrier_ ? uint64_t{1} : 0};
 }
 
-ChunkReply Runtime::grant(Rank rank, const ChunkRequest& request) {
+ChunkAnswer Runtime::grant(Rank rank, const ChunkRequest& request) {
   if (request.worker < incoming_.size()) return incoming_[request.worker]->grant(rank, request);
-  ChunkReply reply;
-  reply.code = static_cast<int32_t>(absl::StatusCode::kOutOfRange);
-  return reply;
+  ChunkAnswer answer;
+  answer.code = static_cast<int32_t>(absl::StatusCode::kOutOfRange);
+  return answer;
 }
 
 // ---- Outgoing channels --------------------------------------------------------------------------
@@ -83,24 +83,24 @@ absl::StatusOr<Transmitter*> Runtime::transmitter(Rank rank, ThreadIndex index, 
   return transmitter.get();
 }
 
-std::optional<absl::StatusOr<MeetReply>> Runtime::meet_peer(
-    Rank rank, std::unique_ptr<Question<MeetReply>>& request) {
-  if (rank == fabric_.rank()) return meet();
+std::optional<absl::StatusOr<PeerProperties>> Runtime::request_properties(
+    Rank rank, std::unique_ptr<Question<PeerProperties>>& request) {
+  if (rank == fabric_.rank()) return properties();
   {
     const std::lock_guard lock(mutex_);
-    if (const auto found = met_.find(rank); found != met_.end()) return found->second;
+    if (const auto found = properties_.find(rank); found != properties_.end()) return found->second;
   }
   if (request == nullptr) {
-    request = std::make_unique<Question<MeetReply>>(
-        fabric_, rank, nullptr, [] { return Runtime::of(*running_fabric()).meet(); });
+    request = std::make_unique<Question<PeerProperties>>(
+        fabric_, rank, nullptr, [] { return Runtime::of(*running_fabric()).properties(); });
   }
-  std::optional<absl::StatusOr<MeetReply>> answer = answer_to(request);
+  std::optional<absl::StatusOr<PeerProperties>> answer = answer_to(request);
   if (!answer.has_value() || !answer->ok()) return answer;
-  MeetReply& reply = **answer;
-  if (reply.doorbells.length < (fabric_.threads() + 1) * kDoorbellStride) reply.doorbells = {};
+  PeerProperties& peer = **answer;
+  if (peer.doorbells.length < (fabric_.threads() + 1) * kDoorbellStride) peer.doorbells = {};
   const std::lock_guard lock(mutex_);
-  met_[rank] = reply;
-  return reply;
+  properties_[rank] = peer;
+  return peer;
 }
 
 void Runtime::add(const std::shared_ptr<FabricChannel>& channel) {

@@ -54,8 +54,8 @@ class Runtime final : public CallSourceRegistry {
   [[nodiscard]] MemoryBudget& chunk_budget() { return chunk_budget_; }
 
   // ---- Requests of peers, executed in the service thread.
-  [[nodiscard]] MeetReply meet();
-  [[nodiscard]] ChunkReply grant(Rank rank, const ChunkRequest& request);
+  [[nodiscard]] PeerProperties properties();
+  [[nodiscard]] ChunkAnswer grant(Rank rank, const ChunkRequest& request);
 
   // ---- Outgoing channels.
   // Returns the Transmitter by which channels of worker `index` send to process `rank`. Only `user`
@@ -65,12 +65,12 @@ class Runtime final : public CallSourceRegistry {
   // Returns the properties of process `rank`. On first use, requests them from that process by
   // `request`, and returns nullopt until the answer has come. May block for a connection, and then
   // runs incoming calls.
-  [[nodiscard]] std::optional<absl::StatusOr<MeetReply>> meet_peer(
-      Rank rank, std::unique_ptr<Question<MeetReply>>& request);
+  [[nodiscard]] std::optional<absl::StatusOr<PeerProperties>> request_properties(
+      Rank rank, std::unique_ptr<Question<PeerProperties>>& request);
   // Returns the answer to a question and destroys the question; nullopt until it is answered.
-  template <typename Reply>
-  [[nodiscard]] static std::optional<absl::StatusOr<Reply>> answer_to(
-      std::unique_ptr<Question<Reply>>& question) {
+  template <typename Answer>
+  [[nodiscard]] static std::optional<absl::StatusOr<Answer>> answer_to(
+      std::unique_ptr<Question<Answer>>& question) {
     if (!question->answered()) return std::nullopt;
     auto answer = question->wait(Deadline::min());
     question.reset();
@@ -146,7 +146,7 @@ class Runtime final : public CallSourceRegistry {
   std::mutex mutex_;
   using Key = std::tuple<uint32_t, uint32_t, ChannelUser>;  // rank, index
   std::map<Key, std::unique_ptr<Transmitter>> transmitters_;
-  std::map<uint32_t, MeetReply> met_;
+  std::map<uint32_t, PeerProperties> properties_;
   std::map<uint32_t, std::shared_ptr<const NodeMap>> nodes_;  // by processes_per_node
   std::vector<std::weak_ptr<FabricChannel>> outgoing_;        // of messengers that live
   std::vector<std::shared_ptr<FabricChannel>> retired_;

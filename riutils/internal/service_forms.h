@@ -1,4 +1,4 @@
-// Requests and replies of the service calls that senders send to the receiver's process.
+// Requests and answers of the service calls that senders send to the receiver's process.
 #ifndef CARIAMA_RIUTILS_INTERNAL_SERVICE_FORMS_H_
 #define CARIAMA_RIUTILS_INTERNAL_SERVICE_FORMS_H_
 
@@ -17,16 +17,16 @@
 namespace cariama::internal {
 
 // Properties of the receiver's process. Requested once per pair of processes.
-struct MeetReply {
+struct PeerProperties {
   RemoteMemoryLocator doorbells;  // doorbells() of the process
   uint64_t fences_ringers = 0;    // 1: its sleepers fence their senders (register_ringers())
 };
-static_assert(std::is_trivially_copyable_v<MeetReply>);
+static_assert(std::is_trivially_copyable_v<PeerProperties>);
 
 // Requests up to `count` more chunks of chunk_bytes for a channel. With `first`: creates the
 // channel, whose ring is at first the granted chunks.
 struct ChunkRequest {
-  static constexpr uint32_t kMost = 16;  // limit of count: the reply has to fit a receive unit
+  static constexpr uint32_t kMost = 16;  // limit of count: the answer has to fit a receive unit
 
   uint64_t serial = 0;  // identifies the channel within the sender's process, never reused
   // With `first`: the ended channel whose calls run before the calls of this channel, or 0.
@@ -42,7 +42,7 @@ struct ChunkRequest {
 };
 static_assert(std::is_trivially_copyable_v<ChunkRequest>);
 
-struct ChunkReply {
+struct ChunkAnswer {
   static constexpr uint32_t kNumbers = 1u << 15;  // an event has 15 bits for the channel's number
 
   int32_t code = 0;     // an absl::StatusCode
@@ -63,7 +63,7 @@ struct ChunkReply {
     return {text.data(), strnlen(text.data(), text.size())};
   }
 };
-static_assert(std::is_trivially_copyable_v<ChunkReply>);
+static_assert(std::is_trivially_copyable_v<ChunkAnswer>);
 
 }  // namespace cariama::internal
 

@@ -135,14 +135,14 @@ void AtomicServer::execute(int client) {
     word.compare_exchange_strong(old, request.desired);
   }
   before_peers();
-  cells_[static_cast<size_t>(client)].reply = old;
+  cells_[static_cast<size_t>(client)].source = old;
   answer(client);
 }
 
 void AtomicServer::answer(int client) {
   Client& to = clients_[static_cast<size_t>(client)];
-  uint64_t& reply = cells_[static_cast<size_t>(client)].reply;
-  const Segment segment{&reply, sizeof reply, key_};
+  uint64_t& source = cells_[static_cast<size_t>(client)].source;
+  const Segment segment{&source, sizeof source, key_};
   const WorkRequest request{.id = static_cast<uint64_t>(client),
                             .opcode = Opcode::kWriteImmediate,
                             .flags = kSignaled,

@@ -45,7 +45,7 @@ struct AtomicRequest {
 struct alignas(64) AtomicCell {
   AtomicRequest request;  // written by the peer: its request to this worker
   uint64_t answer;        // written by the peer: the old value for this worker's last request
-  uint64_t reply;         // source buffer of this worker's answer to the peer
+  uint64_t source;        // source buffer of this worker's answer to the peer
 };
 static_assert(sizeof(AtomicCell) == 64);
 

@@ -1,4 +1,4 @@
-// Explores every interleaving of callers, the callee and a service thread on the result slots
+// Explores every interleaving of callers, the callee and a service thread on the answer slots
 // (dsfabric/peers/answer_slots.h) and on the pending calls (dsfabric/calls/pending_calls.h), which
 // are the real code. Each call must be completed once, with its own result, and each result in a
 // slot must be taken once: by the caller that polls, or in stop_polling(). If the peer is
@@ -133,7 +133,7 @@ struct World final : Interleaving {
     slots.stop_polling(me);
     if (mistake != Mistake::kNoTakeAfterStop) take(me);
   }
-  // As Replies::take_results().
+  // As Answers::take_results().
   void take(PollerId poller) {
     slots.take(poller, [this](const Slots::Answer& answer) {
       ++taken;

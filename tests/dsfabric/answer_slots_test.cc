@@ -1,4 +1,4 @@
-// Result slots: if a thread polls the slot, the callee stores the result there; otherwise it must
+// Answer slots: if a thread polls the slot, the callee stores the result there; otherwise it must
 // send a message.
 #include "dsfabric/peers/answer_slots.h"
 

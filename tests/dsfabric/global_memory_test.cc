@@ -17,6 +17,7 @@
 #include "dsfabric/global_vector.h"
 #include "dsfabric/memory/remote_heap.h"
 #include "dsfabric/remote_memory.h"
+#include "dsfabric/send_call.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/local_job.h"
@@ -120,6 +121,38 @@ TEST(GlobalMemoryMistakes, AreRefused) {
     EXPECT_EQ(vector.status().code(), absl::StatusCode::kFailedPrecondition) << vector.status();
     must(all.barrier(soon()));
   });
+}
+
+// A call arrives before the data of an rget. The thread that waits for the rget runs the call.
+TEST(GlobalMemoryWaits, RunCalls) {
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    SCOPED_TRACE(seed);
+    static std::atomic<int> greeted, ran;
+    greeted = ran = 0;
+    global_ptr<uint64_t> word;
+    LocalJob job({.processes = 2, .transport = transport_case("sim"), .seed = seed});
+    job.run([&](Fabric& fabric, uint32_t) {
+      const auto memory = must(GlobalMemory::create(fabric));
+      if (fabric.rank() == 0) word = must(memory->allocate<uint64_t>(0, 1, soon()));
+      must(call(fabric, 1 - fabric.rank(), [] { ++greeted; }));  // connects
+      EXPECT_TRUE(fabric.wait_polling([] { return greeted == 2; }, soon()));
+      job.meet(2);  // runs no calls
+      if (fabric.rank() == 0) {
+        Synchronizer sent;
+        must(call<LocalNotify>(
+            fabric, 1, [] { ++ran; }, sent));
+        EXPECT_TRUE(fabric.wait_polling([&] { return sent.done(); }, soon()));
+      }
+      job.meet(2);
+      if (fabric.rank() == 1) {
+        EXPECT_EQ(ran, 0);
+        EXPECT_EQ(must(memory->rget(word).wait(soon())), 0u);
+        EXPECT_EQ(ran, 1);
+      }
+      job.meet(2);
+      if (fabric.rank() == 0) memory->free(word);
+    });
+  }
 }
 
 TEST(RemoteMemoryNames, LeadToTheAddressUntilTheMemoryIsFreed) {

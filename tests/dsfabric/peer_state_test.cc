@@ -102,12 +102,12 @@ TEST(PeerState, OnlyConnectingStatesAreWaitedFor) {
 struct ModelThread {
   enum Step { kIdle, kOffers, kRefused, kWaits, kAsks, kConfirms, kDone };
   enum Request { kNoRequest, kOffer, kReady, kQuestion };
-  enum Reply { kNoReply, kAnswer, kRefusal, kReadyReceived, kEnded, kCounts };
+  enum Received { kNothing, kAnswer, kRefusal, kReadyReceived, kEnded, kCounts };
 
   Step step = kIdle;
   Request request = kNoRequest;  // sent by the thread, not yet handled by the other process
-  Reply reply = kNoReply;        // to the thread's request
-  int number = 0;                // of the attempt that request and reply are about
+  Received received = kNothing;  // to the thread's request
+  int number = 0;                // of the attempt that request and received are about
 
   friend auto operator<=>(const ModelThread&, const ModelThread&) = default;
 };
@@ -228,13 +228,13 @@ class Explorer {
   static void set_idle(ModelThread& thread) { thread = ModelThread{}; }
 
   bool advance(ModelProcess& self, size_t rank, ModelThread& thread) {
-    const auto reply = std::exchange(thread.reply, ModelThread::kNoReply);
+    const auto received = std::exchange(thread.received, ModelThread::kNothing);
     switch (thread.step) {
       case ModelThread::kIdle: {
         const A action = apply(self, E::kConnect);
         if (action == A::kOffer) {
           self.offering = true;
-          thread = {ModelThread::kOffers, ModelThread::kOffer, ModelThread::kNoReply,
+          thread = {ModelThread::kOffers, ModelThread::kOffer, ModelThread::kNothing,
                     ++self.attempt};
         } else {
           thread.step = action == A::kWait ? ModelThread::kWaits : ModelThread::kDone;
@@ -242,8 +242,8 @@ class Explorer {
         return true;
       }
       case ModelThread::kOffers:
-        if (reply == ModelThread::kNoReply) return false;
-        if (reply == ModelThread::kRefusal) {
+        if (received == ModelThread::kNothing) return false;
+        if (received == ModelThread::kRefusal) {
           thread.step = ModelThread::kRefused;
           return true;
         }
@@ -264,15 +264,15 @@ class Explorer {
         if (!is_connecting(self.state)) {
           set_idle(thread);
         } else if (self.state == S::kAnswered) {
-          thread = {ModelThread::kAsks, ModelThread::kQuestion, ModelThread::kNoReply,
+          thread = {ModelThread::kAsks, ModelThread::kQuestion, ModelThread::kNothing,
                     self.answered};
         } else {
           return false;
         }
         return true;
       case ModelThread::kAsks:
-        if (reply == ModelThread::kNoReply) return false;
-        if (reply == ModelThread::kEnded && self.state == S::kAnswered &&
+        if (received == ModelThread::kNothing) return false;
+        if (received == ModelThread::kEnded && self.state == S::kAnswered &&
             self.answered == thread.number && !self.offering) {
           apply(self, E::kAttemptEnded);
           self.adopted_rank = -1;
@@ -282,7 +282,7 @@ class Explorer {
         set_idle(thread);
         return true;
       case ModelThread::kConfirms:
-        if (reply == ModelThread::kNoReply) return false;
+        if (received == ModelThread::kNothing) return false;
         apply(self, E::kConfirmed);
         self.offering = false;
         thread = ModelThread{.step = ModelThread::kDone};
@@ -303,23 +303,23 @@ class Explorer {
       case ModelThread::kReady:
         EXPECT_EQ(self.answered, asking.number) << "ready of an attempt that was abandoned";
         EXPECT_EQ(apply(self, E::kReady), A::kSendDeathNotices);
-        asking.reply = ModelThread::kReadyReceived;
+        asking.received = ModelThread::kReadyReceived;
         return true;
       case ModelThread::kQuestion: {
         const bool continued =
             self.offering || (self.state != S::kUnconnected && self.state != S::kAnswered);
-        asking.reply = asking.number != self.attempt || !continued ? ModelThread::kEnded
-                                                                   : ModelThread::kCounts;
+        asking.received = asking.number != self.attempt || !continued ? ModelThread::kEnded
+                                                                      : ModelThread::kCounts;
         return true;
       }
       case ModelThread::kOffer:
-        asking.reply = answer_offer(model, rank, asking.number);
+        asking.received = answer_offer(model, rank, asking.number);
         return true;
     }
     return false;
   }
 
-  ModelThread::Reply answer_offer(Model& model, size_t rank, int number) {
+  ModelThread::Received answer_offer(Model& model, size_t rank, int number) {
     ModelProcess& self = model[rank];
     E event = rank == 1 ? E::kOfferFromLower : E::kOfferFromHigher;
     if (self.state == S::kAnswered && number > self.answered) event = E::kNewerOffer;

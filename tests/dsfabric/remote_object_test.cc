@@ -6,8 +6,8 @@
 #include <span>
 
 #include "dsfabric/call_encoding.h"
+#include "dsfabric/calls/answers.h"
 #include "dsfabric/calls/fabric_parts.h"
-#include "dsfabric/calls/replies.h"
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/local_job.h"
 
@@ -34,14 +34,14 @@ TEST(RemoteObject, FailureFromBeforeAResetDoesNotEndALaterOperation) {
   job.run([](Fabric& fabric, uint32_t) {
     auto object = RemoteObject<Synchronizer>::create(fabric);
     ASSERT_TRUE(object.ok()) << object.status();
-    internal::Replies& replies = internal::replies_of(fabric);
-    static_cast<void>(replies.pending().add(0, std::make_unique<ResettingCall>(*object)));
+    internal::Answers& answers = internal::answers_of(fabric);
+    static_cast<void>(answers.pending().add(0, std::make_unique<ResettingCall>(*object)));
     const auto place = internal::RemoteObjectAccess::expect(*object, 0);
     ASSERT_TRUE(place.ok()) << place.status();
     // The process that ran the call writes its outcome.
     std::atomic_ref(*reinterpret_cast<uint64_t*>(place->handle))
         .store(1 + static_cast<uint64_t>(CallOutcome::kDone), std::memory_order_release);
-    replies.fail(0, absl::UnavailableError("the peer is dead"));
+    answers.fail(0, absl::UnavailableError("the peer is dead"));
     EXPECT_EQ(object->operations_left(), 1u);
     EXPECT_TRUE(object->status().ok()) << object->status();
     EXPECT_TRUE(internal::RemoteObjectAccess::forget(*object));

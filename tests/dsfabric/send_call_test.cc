@@ -12,8 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "dsfabric/calls/answers.h"
 #include "dsfabric/calls/fabric_parts.h"
-#include "dsfabric/calls/replies.h"
 #include "dsfabric/future.h"
 #include "dsfabric/process.h"
 #include "dsfabric/remote_object.h"
@@ -527,7 +527,7 @@ TEST_P(SendCallTest, AnswersComeWhenGenerationsRunOut) {
   LocalJob job(job_of(2));
   job.run([](Fabric& fabric, uint32_t) {
     if (fabric.rank() != 0) return;
-    internal::replies_of(fabric).pending().begin_at(UINT32_MAX - 2);
+    internal::answers_of(fabric).pending().begin_at(UINT32_MAX - 2);
     auto object = must(RemoteObject<Synchronizer>::create(fabric, 20));
     for (int i = 0; i < 20; ++i) {
       for (const uint32_t to : {0u, 1u}) {

@@ -121,7 +121,7 @@ class HostileReceiver final : public ChannelLink {
     path.control = &memory_;
     return path;
   }
-  // As FabricChannel: a reply that passes the check becomes chunks.
+  // As FabricChannel: an answer that passes the check becomes chunks.
   std::optional<absl::StatusOr<std::vector<Chunk>>> obtain(uint32_t count,
                                                            uint64_t bytes) override {
     require(count != 0 && (bytes == kChunkBytes || bytes == kSmallChunkBytes));
@@ -133,31 +133,31 @@ class HostileReceiver final : public ChannelLink {
     if (choice % 16 == 0 && !input_.empty()) return std::nullopt;
     bytes = std::exchange(asked_bytes_, 0);
     count = asked_count_;
-    ChunkReply reply;
-    reply.count = choice % 8 == 1 ? input_.take<uint32_t>() : 1 + choice / 16;
-    reply.number = choice % 8 == 2 ? input_.take<uint32_t>() : 1;
-    for (RemoteMemoryLocator& chunk : reply.chunks) chunk.length = bytes;
+    ChunkAnswer answer;
+    answer.count = choice % 8 == 1 ? input_.take<uint32_t>() : 1 + choice / 16;
+    answer.number = choice % 8 == 2 ? input_.take<uint32_t>() : 1;
+    for (RemoteMemoryLocator& chunk : answer.chunks) chunk.length = bytes;
     if (choice % 8 == 3) {
-      RemoteMemoryLocator& chunk = reply.chunks[input_.take<uint8_t>() % ChunkRequest::kMost];
+      RemoteMemoryLocator& chunk = answer.chunks[input_.take<uint8_t>() % ChunkRequest::kMost];
       chunk.length = input_.take<uint64_t>();
       chunk.address = input_.take<uint64_t>();
     }
     if (choice % 8 == 4) {
-      reply.code = input_.take<int32_t>();
-      reply.set_reason(input_.take_bytes(ChunkReply::kMostOfReason));
+      answer.code = input_.take<int32_t>();
+      answer.set_reason(input_.take_bytes(ChunkAnswer::kMostOfReason));
     }
-    const absl::Status usable = check_grant(reply, count, bytes, "receiver");
+    const absl::Status usable = check_grant(answer, count, bytes, "receiver");
     if (!usable.ok()) {
-      require(reply.code != 0 || absl::IsUnavailable(usable));
+      require(answer.code != 0 || absl::IsUnavailable(usable));
       return usable;
     }
-    require(reply.code == 0 && reply.count != 0 && reply.count <= count);
-    require(reply.number < ChunkReply::kNumbers);
+    require(answer.code == 0 && answer.count != 0 && answer.count <= count);
+    require(answer.number < ChunkAnswer::kNumbers);
     std::vector<Chunk> chunks;
-    for (uint32_t i = 0; i < reply.count; ++i) {
-      require(reply.chunks[i].length == bytes && reply.chunks[i].address % 64 == 0);
+    for (uint32_t i = 0; i < answer.count; ++i) {
+      require(answer.chunks[i].length == bytes && answer.chunks[i].address % 64 == 0);
       chunks_.push_back(std::make_unique<ChunkMemory>(bytes));
-      chunks.push_back({reply.chunks[i], chunks_.back()->bytes});
+      chunks.push_back({answer.chunks[i], chunks_.back()->bytes});
     }
     return chunks;
   }

@@ -2,7 +2,7 @@
 //
 // The first byte is the size of the pieces in which the rest arrives. Bytes that the decoder
 // accepts must be equal to the encoding of the result, for any size of pieces. The store must
-// accept or refuse each message, and may only reply to ranks that exist.
+// accept or refuse each message, and may only answer ranks that exist.
 #include <cstddef>
 #include <cstdint>
 #include <cstdlib>
@@ -40,17 +40,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       malformed = !message.ok();
       if (malformed || !message->has_value()) break;
       encode(**message, accepted);
-      std::vector<ExchangeStore::Reply> replies;
-      const bool taken = store.handle(rank, std::move(**message), replies).ok();
-      require(taken || replies.empty());
-      for (const ExchangeStore::Reply& reply : replies) require(reply.rank >= 0 && reply.rank < 3);
+      std::vector<ExchangeStore::Answer> answers;
+      const bool taken = store.handle(rank, std::move(**message), answers).ok();
+      require(taken || answers.empty());
+      for (const ExchangeStore::Answer& answer : answers)
+        require(answer.rank >= 0 && answer.rank < 3);
       rank = (rank + 1) % 3;
     }
     require(accepted == stream.substr(0, accepted.size()));
   }
   if (!malformed) require(accepted.size() + decoder.pending_bytes() == stream.size());
-  std::vector<ExchangeStore::Reply> replies;
-  store.rank_ended(1, "has ended", replies);
-  for (const ExchangeStore::Reply& reply : replies) require(reply.rank == 0 || reply.rank == 2);
+  std::vector<ExchangeStore::Answer> answers;
+  store.rank_ended(1, "has ended", answers);
+  for (const ExchangeStore::Answer& answer : answers) require(answer.rank == 0 || answer.rank == 2);
   return 0;
 }

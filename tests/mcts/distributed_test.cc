@@ -303,9 +303,9 @@ TEST_P(ByShape, NodesAreFreedEverywhere) {
       check_conservation(search, result);
     }
     search.clear();
-    for (const CommandReply& reply :
+    for (const CommandAnswer& answer :
          process_of(search).command(CommandKind::kInform, search.options())) {
-      EXPECT_EQ(reply.statistics.nodes, 0u);
+      EXPECT_EQ(answer.statistics.nodes, 0u);
     }
   });
 }

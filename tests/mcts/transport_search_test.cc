@@ -226,7 +226,7 @@ TEST(Search, NodesAreFreedByCallsWhileTheyAreCollected) {
     EXPECT_TRUE(run) << "the channel had room for all calls, so rank 0 ran no calls of rank 1";
     aggregators.flush();
     // Repeat until both processes have run all calls that free nodes.
-    std::vector<CommandReply> now;
+    std::vector<CommandAnswer> now;
     const Deadline deadline = soon();
     do {
       now = process.command(CommandKind::kInform, options);

@@ -94,9 +94,9 @@ TEST(ChunkRequests, ThatAreMalformedAreRefusedByTheReceiver) {
     if (fabric.rank() != 0 || thread != 0) return;
     Runtime& runtime = Runtime::of(fabric);
     const auto code = [&](uint32_t rank, const ChunkRequest& request) {
-      const ChunkReply reply = runtime.grant(rank, request);
-      EXPECT_EQ(reply.count, 0u);
-      return static_cast<absl::StatusCode>(reply.code);
+      const ChunkAnswer answer = runtime.grant(rank, request);
+      EXPECT_EQ(answer.count, 0u);
+      return static_cast<absl::StatusCode>(answer.code);
     };
     const auto refused = absl::StatusCode::kInvalidArgument;
     EXPECT_EQ(code(1, chunk_request(0)), refused) << "a thread of this process";
@@ -113,16 +113,16 @@ TEST(ChunkRequests, ThatAreMalformedAreRefusedByTheReceiver) {
   });
 }
 
-ChunkReply chunk_grant(uint32_t count) {
-  ChunkReply reply;
-  reply.count = count;
-  for (RemoteMemoryLocator& chunk : reply.chunks) chunk = {64, 4096, {}, 0, 0};
-  return reply;
+ChunkAnswer chunk_grant(uint32_t count) {
+  ChunkAnswer answer;
+  answer.count = count;
+  for (RemoteMemoryLocator& chunk : answer.chunks) chunk = {64, 4096, {}, 0, 0};
+  return answer;
 }
 
 TEST(ChunkGrants, WithTooLargeNumbersEndTheChannel) {
-  const auto check = [](const ChunkReply& reply, uint32_t count = ChunkRequest::kMost) {
-    return check_grant(reply, count, 4096, "rank 7");
+  const auto check = [](const ChunkAnswer& answer, uint32_t count = ChunkRequest::kMost) {
+    return check_grant(answer, count, 4096, "rank 7");
   };
   EXPECT_EQ(check(chunk_grant(1)), absl::OkStatus());
   EXPECT_EQ(check(chunk_grant(ChunkRequest::kMost)), absl::OkStatus());
@@ -133,34 +133,34 @@ TEST(ChunkGrants, WithTooLargeNumbersEndTheChannel) {
   }
   EXPECT_EQ(check(chunk_grant(2), 2), absl::OkStatus());
   EXPECT_TRUE(absl::IsUnavailable(check(chunk_grant(3), 2))) << "more than were requested";
-  ChunkReply reply = chunk_grant(1);
-  reply.number = ChunkReply::kNumbers - 1;
-  EXPECT_EQ(check(reply), absl::OkStatus());
-  reply.number = ChunkReply::kNumbers;
-  EXPECT_TRUE(absl::IsUnavailable(check(reply)));
+  ChunkAnswer answer = chunk_grant(1);
+  answer.number = ChunkAnswer::kNumbers - 1;
+  EXPECT_EQ(check(answer), absl::OkStatus());
+  answer.number = ChunkAnswer::kNumbers;
+  EXPECT_TRUE(absl::IsUnavailable(check(answer)));
 }
 
 TEST(ChunkGrants, OfOtherChunksEndTheChannel) {
   for (uint32_t which = 0; which < 3; ++which) {
-    ChunkReply reply = chunk_grant(3);
-    reply.chunks[which].length = 8192;
-    EXPECT_TRUE(absl::IsUnavailable(check_grant(reply, 3, 4096, "it"))) << "length of " << which;
-    reply = chunk_grant(3);
-    reply.chunks[which].address = 8;
-    EXPECT_TRUE(absl::IsUnavailable(check_grant(reply, 3, 4096, "it"))) << "address of " << which;
+    ChunkAnswer answer = chunk_grant(3);
+    answer.chunks[which].length = 8192;
+    EXPECT_TRUE(absl::IsUnavailable(check_grant(answer, 3, 4096, "it"))) << "length of " << which;
+    answer = chunk_grant(3);
+    answer.chunks[which].address = 8;
+    EXPECT_TRUE(absl::IsUnavailable(check_grant(answer, 3, 4096, "it"))) << "address of " << which;
   }
 }
 
 TEST(ChunkGrants, ThatAreRefusalsReturnTheirReason) {
-  ChunkReply reply;
-  reply.code = static_cast<int32_t>(absl::StatusCode::kResourceExhausted);
-  const std::string reason(ChunkReply::kMostOfReason, 'x');  // not terminated
-  reply.set_reason(reason);
-  const absl::Status status = check_grant(reply, 1, 4096, "it");
+  ChunkAnswer answer;
+  answer.code = static_cast<int32_t>(absl::StatusCode::kResourceExhausted);
+  const std::string reason(ChunkAnswer::kMostOfReason, 'x');  // not terminated
+  answer.set_reason(reason);
+  const absl::Status status = check_grant(answer, 1, 4096, "it");
   EXPECT_TRUE(absl::IsResourceExhausted(status));
   EXPECT_THAT(std::string(status.message()), HasSubstr(reason));
-  reply.code = -1;  // no code
-  EXPECT_FALSE(check_grant(reply, 1, 4096, "it").ok());
+  answer.code = -1;  // no code
+  EXPECT_FALSE(check_grant(answer, 1, 4096, "it").ok());
 }
 
 TEST(ChunkGrants, ThatAreRefusedNameTheRemedyOfTheReceiver) {

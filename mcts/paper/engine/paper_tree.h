@@ -477,7 +477,7 @@ class PaperTree final : public CommandedSearch<PaperTree<G>> {
 
   // ---- Commands
 
-  CommandReply carry_out(const Command& command) {
+  CommandAnswer carry_out(const Command& command) {
     if (command.kind == CommandKind::kBegin) {
       options_ = command.options;
       completed_.store(0, std::memory_order_relaxed);
@@ -502,11 +502,11 @@ class PaperTree final : public CommandedSearch<PaperTree<G>> {
       }
       host_.activate(this);
     }
-    CommandReply reply;
+    CommandAnswer answer;
     for (uint32_t i = 0; i < threads_.size(); ++i) {
-      add_to(reply.statistics, i);
+      add_to(answer.statistics, i);
     }
-    return reply;
+    return answer;
   }
   // Returns true if the rings of requests of all threads are empty.
   [[nodiscard]] bool has_no_work() const {

@@ -108,12 +108,12 @@ TEST(ExchangeMessage, EveryFieldIsChecked) {
 class ExchangeStoreTest : public ::testing::Test {
  protected:
   absl::Status handle(int rank, ExchangeMessage message) {
-    replies_.clear();
-    return store_.handle(rank, std::move(message), replies_);
+    answers_.clear();
+    return store_.handle(rank, std::move(message), answers_);
   }
 
   ExchangeStore store_{{"a", "b", "c"}};
-  std::vector<ExchangeStore::Reply> replies_;
+  std::vector<ExchangeStore::Answer> answers_;
 };
 
 TEST_F(ExchangeStoreTest, RefusesMessagesThatNoClientSends) {
@@ -124,78 +124,78 @@ TEST_F(ExchangeStoreTest, RefusesMessagesThatNoClientSends) {
   EXPECT_FALSE(handle(0, make(ExchangeType::kError, 1, 0, "", "")).ok());
   EXPECT_TRUE(handle(0, make(ExchangeType::kFence, 1, 0, "", "")).ok());
   EXPECT_FALSE(handle(0, make(ExchangeType::kFence, 2, 0, "", "")).ok());
-  EXPECT_TRUE(replies_.empty());
+  EXPECT_TRUE(answers_.empty());
 }
 
 TEST_F(ExchangeStoreTest, OneWaitPerRankAndTheLatestCounts) {
   ASSERT_TRUE(handle(0, make(ExchangeType::kGet, 1, 2, "first", "")).ok());
   ASSERT_TRUE(handle(0, make(ExchangeType::kGet, 2, 2, "second", "")).ok());
   ASSERT_TRUE(handle(1, make(ExchangeType::kGet, 1, 2, "second", "")).ok());
-  EXPECT_TRUE(replies_.empty());
+  EXPECT_TRUE(answers_.empty());
   ASSERT_TRUE(handle(2, make(ExchangeType::kPut, 0, 0, "first", "1")).ok());
-  EXPECT_TRUE(replies_.empty());  // the second get() of rank 0 has replaced this one
+  EXPECT_TRUE(answers_.empty());  // the second get() of rank 0 has replaced this one
   ASSERT_TRUE(handle(2, make(ExchangeType::kPut, 0, 0, "second", "2")).ok());
-  ASSERT_EQ(replies_.size(), 2U);  // one reply for each of the two waiting ranks
-  EXPECT_EQ(replies_[0].rank, 0);
-  EXPECT_EQ(replies_[0].message, make(ExchangeType::kValue, 2, 2, "", "2"));
-  EXPECT_EQ(replies_[1].rank, 1);
+  ASSERT_EQ(answers_.size(), 2U);  // one answer for each of the two waiting ranks
+  EXPECT_EQ(answers_[0].rank, 0);
+  EXPECT_EQ(answers_[0].message, make(ExchangeType::kValue, 2, 2, "", "2"));
+  EXPECT_EQ(answers_[1].rank, 1);
   ASSERT_TRUE(handle(2, make(ExchangeType::kPut, 0, 0, "second", "3")).ok());
-  EXPECT_TRUE(replies_.empty());
+  EXPECT_TRUE(answers_.empty());
 }
 
 TEST_F(ExchangeStoreTest, TheValuesOfAllRanks) {
   ASSERT_TRUE(handle(2, make(ExchangeType::kPut, 0, 0, "key", "2")).ok());
   ASSERT_TRUE(handle(0, make(ExchangeType::kGetAll, 1, 0, "key", "")).ok());
-  ASSERT_EQ(replies_.size(), 1U);
-  EXPECT_EQ(replies_[0].rank, 0);
-  EXPECT_EQ(replies_[0].message, make(ExchangeType::kValue, 1, 2, "", "2"));
+  ASSERT_EQ(answers_.size(), 1U);
+  EXPECT_EQ(answers_[0].rank, 0);
+  EXPECT_EQ(answers_[0].message, make(ExchangeType::kValue, 1, 2, "", "2"));
   ASSERT_TRUE(handle(2, make(ExchangeType::kPut, 0, 0, "key", "again")).ok());
-  EXPECT_TRUE(replies_.empty());  // the waiting rank has the value of rank 2
+  EXPECT_TRUE(answers_.empty());  // the waiting rank has the value of rank 2
   ASSERT_TRUE(handle(0, make(ExchangeType::kPut, 0, 0, "key", "0")).ok());
-  ASSERT_EQ(replies_.size(), 1U);
-  EXPECT_EQ(replies_[0].message, make(ExchangeType::kValue, 1, 0, "", "0"));
-  replies_.clear();
-  store_.rank_ended(2, "has ended", replies_);
-  EXPECT_TRUE(replies_.empty());  // it has put its value
+  ASSERT_EQ(answers_.size(), 1U);
+  EXPECT_EQ(answers_[0].message, make(ExchangeType::kValue, 1, 0, "", "0"));
+  answers_.clear();
+  store_.rank_ended(2, "has ended", answers_);
+  EXPECT_TRUE(answers_.empty());  // it has put its value
   ASSERT_TRUE(handle(1, make(ExchangeType::kPut, 0, 0, "key", "1")).ok());
-  ASSERT_EQ(replies_.size(), 1U);
-  EXPECT_EQ(replies_[0].message, make(ExchangeType::kValue, 1, 1, "", "1"));
+  ASSERT_EQ(answers_.size(), 1U);
+  EXPECT_EQ(answers_[0].message, make(ExchangeType::kValue, 1, 1, "", "1"));
 
   ASSERT_TRUE(handle(0, make(ExchangeType::kGetAll, 2, 0, "key", "")).ok());
-  ASSERT_EQ(replies_.size(), 3U);
-  EXPECT_EQ(replies_[2].message, make(ExchangeType::kValue, 2, 2, "", "again"));
+  ASSERT_EQ(answers_.size(), 3U);
+  EXPECT_EQ(answers_[2].message, make(ExchangeType::kValue, 2, 2, "", "again"));
   ASSERT_TRUE(handle(0, make(ExchangeType::kPut, 0, 0, "key", "1")).ok());
-  EXPECT_TRUE(replies_.empty());  // the request is complete
+  EXPECT_TRUE(answers_.empty());  // the request is complete
 }
 
 TEST_F(ExchangeStoreTest, AnEndedRankFailsAWaitForAllRanks) {
   ASSERT_TRUE(handle(0, make(ExchangeType::kGetAll, 1, 0, "key", "")).ok());
-  store_.rank_ended(2, "has ended", replies_);
-  ASSERT_EQ(replies_.size(), 1U);
-  EXPECT_EQ(replies_[0].message.type, ExchangeType::kError);
-  EXPECT_EQ(replies_[0].message.request, 1U);
-  EXPECT_EQ(replies_[0].message.value, "c has ended");
+  store_.rank_ended(2, "has ended", answers_);
+  ASSERT_EQ(answers_.size(), 1U);
+  EXPECT_EQ(answers_[0].message.type, ExchangeType::kError);
+  EXPECT_EQ(answers_[0].message.request, 1U);
+  EXPECT_EQ(answers_[0].message.value, "c has ended");
   ASSERT_TRUE(handle(1, make(ExchangeType::kPut, 0, 0, "key", "1")).ok());
-  EXPECT_TRUE(replies_.empty());
+  EXPECT_TRUE(answers_.empty());
   ASSERT_TRUE(handle(0, make(ExchangeType::kGetAll, 2, 0, "key", "")).ok());
-  ASSERT_EQ(replies_.size(), 2U);
-  EXPECT_EQ(replies_[1].message.type, ExchangeType::kError);
+  ASSERT_EQ(answers_.size(), 2U);
+  EXPECT_EQ(answers_[1].message.type, ExchangeType::kError);
 }
 
 TEST_F(ExchangeStoreTest, AnEndedRankFailsEveryWaitForIt) {
   ASSERT_TRUE(handle(0, make(ExchangeType::kFence, 5, 0, "", "")).ok());
   ASSERT_TRUE(handle(1, make(ExchangeType::kGet, 6, 2, "key", "")).ok());
-  replies_.clear();
-  store_.rank_ended(2, "has ended", replies_);
-  ASSERT_EQ(replies_.size(), 2U);
-  for (const ExchangeStore::Reply& reply : replies_) {
-    EXPECT_EQ(reply.message.type, ExchangeType::kError);
-    EXPECT_EQ(reply.message.request, reply.rank == 0 ? 5U : 6U);
-    EXPECT_EQ(reply.message.value, "c has ended");
+  answers_.clear();
+  store_.rank_ended(2, "has ended", answers_);
+  ASSERT_EQ(answers_.size(), 2U);
+  for (const ExchangeStore::Answer& answer : answers_) {
+    EXPECT_EQ(answer.message.type, ExchangeType::kError);
+    EXPECT_EQ(answer.message.request, answer.rank == 0 ? 5U : 6U);
+    EXPECT_EQ(answer.message.value, "c has ended");
   }
   ASSERT_TRUE(handle(1, make(ExchangeType::kFence, 7, 0, "", "")).ok());
-  ASSERT_EQ(replies_.size(), 1U);  // replied immediately: the fence can never complete
-  EXPECT_EQ(replies_[0].message.type, ExchangeType::kError);
+  ASSERT_EQ(answers_.size(), 1U);  // answered immediately: the fence can never complete
+  EXPECT_EQ(answers_[0].message.type, ExchangeType::kError);
 }
 
 }  // namespace

@@ -75,7 +75,7 @@ struct QuietSearch {
   // Returns the numbers of nodes of the processes.
   [[nodiscard]] std::vector<uint64_t> nodes(CommandKind kind = CommandKind::kInform) {
     std::vector<uint64_t> nodes;
-    for (const CommandReply& reply : process.command(kind, options)) {
+    for (const CommandAnswer& reply : process.command(kind, options)) {
       nodes.push_back(reply.statistics.nodes);
     }
     return nodes;

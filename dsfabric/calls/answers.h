@@ -1,8 +1,8 @@
 // Reports the end of a call to its caller. In the process that ran the call: sends the answer by a
-// message, a result slot, or an outcome word. In the process that called: completes the calls that
+// message, an answer slot, or an outcome word. In the process that called: completes the calls that
 // wait for an answer.
-#ifndef CARIAMA_DSFABRIC_CALLS_REPLIES_H_
-#define CARIAMA_DSFABRIC_CALLS_REPLIES_H_
+#ifndef CARIAMA_DSFABRIC_CALLS_ANSWERS_H_
+#define CARIAMA_DSFABRIC_CALLS_ANSWERS_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -25,10 +25,10 @@
 namespace cariama::internal {
 
 // Thread-safe. Its lock, that of PendingCalls, is never held while a call is completed.
-class Replies {
+class Answers {
  public:
   // All arguments must outlive this object.
-  Replies(const FabricJob& job, PeerTable& peers, Workers& workers, CallCounts& counts,
+  Answers(const FabricJob& job, PeerTable& peers, Workers& workers, CallCounts& counts,
           CallSender& sender, RejectedCalls& rejected)
       : job_(job),
         peers_(peers),
@@ -36,13 +36,13 @@ class Replies {
         counts_(counts),
         sender_(sender),
         rejected_(rejected) {}
-  Replies(const Replies&) = delete;
-  Replies& operator=(const Replies&) = delete;
+  Answers(const Answers&) = delete;
+  Answers& operator=(const Answers&) = delete;
 
   // ---- In the process that called
   [[nodiscard]] PendingCalls& pending() { return pending_; }
   // Registers `call` as pending until `rank` answers, and returns its handle. The answer may arrive
-  // in a result slot.
+  // in an answer slot.
   [[nodiscard]] uint64_t expect_result(uint32_t rank, std::unique_ptr<PendingCall> call) {
     return pending_.add(rank, std::move(call), slots_of(rank));
   }
@@ -92,4 +92,4 @@ class Replies {
 
 }  // namespace cariama::internal
 
-#endif  // CARIAMA_DSFABRIC_CALLS_REPLIES_H_
+#endif  // CARIAMA_DSFABRIC_CALLS_ANSWERS_H_

@@ -1,4 +1,4 @@
-#include "dsfabric/calls/replies.h"
+#include "dsfabric/calls/answers.h"
 
 #include <atomic>
 #include <cstdio>
@@ -12,13 +12,13 @@ namespace cariama::internal {
 
 // ---- In the process that ran the call -----------------------------------------------------------
 
-void Replies::report_exception(uint32_t from, const IncomingCall& call) {
+void Answers::report_exception(uint32_t from, const IncomingCall& call) {
   std::fprintf(stderr, "cariama: rank %u: a call from %s threw %s\n", job_.rank(),
                job_.label(from).c_str(),
                describe_exception(call.error_type, call.error_text).c_str());
 }
 
-void Replies::write_outcome(uint32_t to, const NotifyTarget& target, CallOutcome outcome) {
+void Answers::write_outcome(uint32_t to, const NotifyTarget& target, CallOutcome outcome) {
   const RemoteMemoryLocator word{target.handle, sizeof(uint64_t), {target.key}, to, 0};
   if (to == job_.rank()) {
     std::atomic_ref(*reinterpret_cast<uint64_t*>(word.address))
@@ -30,7 +30,7 @@ void Replies::write_outcome(uint32_t to, const NotifyTarget& target, CallOutcome
   }
 }
 
-absl::Status Replies::send_answer(uint32_t to, OutgoingCallView answer) {
+absl::Status Answers::send_answer(uint32_t to, OutgoingCallView answer) {
   answer.is_answer = true;
   // Does not wait for credit: a service thread that reports a failure answers the calls that wait
   // for the failed process, and a waiting service thread returns no credits itself. An answer is
@@ -38,11 +38,11 @@ absl::Status Replies::send_answer(uint32_t to, OutgoingCallView answer) {
   return sender_.send(to, kService, answer, WhenFull::kRetryAsync);
 }
 
-absl::Status Replies::send_result(uint32_t to, uint64_t handle, const std::string& result) {
+absl::Status Answers::send_result(uint32_t to, uint64_t handle, const std::string& result) {
   const auto complete = make_buffer_call(
       [handle](void* bytes, uint64_t size) {
         const RunningCall& here = this_running_call;
-        replies_of(*here.fabric)
+        answers_of(*here.fabric)
             .complete(here.source, handle, CallOutcome::kDone, {}, {},
                       std::span(static_cast<const std::byte*>(bytes), size));
       },
@@ -50,18 +50,18 @@ absl::Status Replies::send_result(uint32_t to, uint64_t handle, const std::strin
   return send_answer(to, OutgoingCallView::of(complete));
 }
 
-absl::Status Replies::send_failure(uint32_t to, uint64_t handle, CallOutcome outcome,
+absl::Status Answers::send_failure(uint32_t to, uint64_t handle, CallOutcome outcome,
                                    const std::string& type, const std::string& text) {
   const auto complete = make_call(
       [handle, outcome](const std::string& type, const std::string& text) {
         const RunningCall& here = this_running_call;
-        replies_of(*here.fabric).complete(here.source, handle, outcome, type, text, {});
+        answers_of(*here.fabric).complete(here.source, handle, outcome, type, text, {});
       },
       type, text);
   return send_answer(to, OutgoingCallView::of(complete));
 }
 
-void Replies::answer(uint32_t to, const NotifyTarget* wanted, const IncomingCall& call,
+void Answers::answer(uint32_t to, const NotifyTarget* wanted, const IncomingCall& call,
                      const std::string& result) {
   if (wanted == nullptr) {
     if (call.outcome == CallOutcome::kThrew) report_exception(to, call);
@@ -103,7 +103,7 @@ void Replies::answer(uint32_t to, const NotifyTarget* wanted, const IncomingCall
 
 // An answer in a slot counts as a begun call until the caller has taken it, like the message that
 // it replaces. So finalize() does not end while a result has not been taken.
-bool Replies::answer_in_slot(uint32_t to, uint64_t handle, const std::string& result) {
+bool Answers::answer_in_slot(uint32_t to, uint64_t handle, const std::string& result) {
   const uint32_t slot = PendingCalls::slot_of(handle);
   if (slot == 0 || slot > AnswerSlots::kCount || to == job_.rank()) return false;
   Connection* const connection = peers_.connected(to);
@@ -117,7 +117,7 @@ bool Replies::answer_in_slot(uint32_t to, uint64_t handle, const std::string& re
 
 // ---- In the process that called -----------------------------------------------------------------
 
-void Replies::complete(uint32_t from, uint64_t handle, CallOutcome outcome, const std::string& type,
+void Answers::complete(uint32_t from, uint64_t handle, CallOutcome outcome, const std::string& type,
                        const std::string& text, std::span<const std::byte> result) {
   std::unique_ptr<PendingCall> call = pending_.take(handle, from);
   if (call == nullptr) return;  // the peer was considered failed before
@@ -143,11 +143,11 @@ void Replies::complete(uint32_t from, uint64_t handle, CallOutcome outcome, cons
   call->complete(status, result);
 }
 
-void Replies::fail(uint32_t rank, const absl::Status& status) {
+void Answers::fail(uint32_t rank, const absl::Status& status) {
   for (auto& call : pending_.take_all(rank)) call->complete(status, {});
 }
 
-AnswerSlots* Replies::slots_of(uint32_t rank) {
+AnswerSlots* Answers::slots_of(uint32_t rank) {
   if (rank >= job_.size()) return nullptr;
   Connection* const connection = peers_.connected(rank);
   if (connection == nullptr) return nullptr;
@@ -157,18 +157,18 @@ AnswerSlots* Replies::slots_of(uint32_t rank) {
 }
 
 template <typename Function>
-void Replies::for_slots(Function&& function) {
+void Answers::for_slots(Function&& function) {
   if (!pending_.any_in_slots()) return;
   peers_.for_each_connected(
       [&](uint32_t rank, Connection& connection) { function(rank, connection.answers()); });
 }
 
-size_t Replies::take_results(PollerId poller) {
+size_t Answers::take_results(PollerId poller) {
   size_t count = 0;
   for_slots([&](uint32_t rank, AnswerSlots& slots) {
     count += slots.take(poller, [&](const AnswerSlots::Answer& answer) {
       if (answer.handle == 0) {
-        rejected_.add(rank, "its result slot contains the handle of another call");
+        rejected_.add(rank, "its answer slot contains the handle of another call");
       } else {
         const RunningScope running(job_.fabric(), rank);
         complete(rank, answer.handle, CallOutcome::kDone, {}, {},
@@ -181,11 +181,11 @@ size_t Replies::take_results(PollerId poller) {
   return count;
 }
 
-void Replies::start_polling() {
+void Answers::start_polling() {
   for_slots([&](uint32_t, AnswerSlots& slots) { pending_.start_polling(slots, this_poller()); });
 }
 
-void Replies::stop_polling() {
+void Answers::stop_polling() {
   for_slots([](uint32_t, AnswerSlots& slots) { slots.stop_polling(this_poller()); });
   static_cast<void>(take_results(this_poller()));
 }
