@@ -84,6 +84,7 @@ TEST(Reachability, ChainingReachesTheKnownNumbers) {
 
 TEST(Reachability, JobsReachTheKnownNumbers) {
   for (const int processes : {2, 4}) {
+    if (testing::kShort && processes > 2) continue;
     with_manager(processes, medium(), [](Manager& manager) {
       for (const size_t i : {0, 1}) {
         for (const Strategy strategy :
@@ -262,6 +263,7 @@ TEST(Checkpoints, ContinueAfterALevel) {
   const std::string folder = ::testing::TempDir() + "checkpoint" + std::to_string(getpid());
   for (const int processes : {1, 2}) {
     for (const Strategy strategy : {Strategy::kBfs, Strategy::kSaturation}) {
+      if (testing::kShort && strategy != Strategy::kSaturation) continue;
       std::filesystem::remove_all(folder);
       with_manager(processes, medium(), [&](Manager& manager) {
         const Model model = load_model(manager, *read_model_file(model_path("anderson.4")));

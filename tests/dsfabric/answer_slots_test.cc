@@ -131,7 +131,8 @@ TEST_F(AnswerSlotsTest, DataWrittenByThePeerIsValidated) {
 // One thread answers while another starts and stops polling. Each result arrives once: in the slot,
 // or in `message`, which represents a message in this test.
 TEST_F(AnswerSlotsTest, NoResultIsLostBetweenPolls) {
-  constexpr uint64_t kCalls = 50'000;
+  // Beside other programs, a call takes as long as a thread waits for a core.
+  constexpr uint64_t kCalls = 10'000;
   std::atomic<uint64_t> handle{0};
   std::atomic<uint64_t> message{0};
   std::thread answering([&] {

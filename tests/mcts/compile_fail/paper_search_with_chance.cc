@@ -10,6 +10,6 @@ struct Example : example::ConnectFour {
   [[nodiscard]] float probability(Move) const { return 1; }
 #endif
 };
-template class PaperSearch<Example>;
+static_assert(sizeof(PaperSearch<Example>) > 0);
 
 }  // namespace cariama::mcts

@@ -16,6 +16,6 @@ struct Example : example::ConnectFour {
 struct Network {
   void evaluate(std::span<Evaluation<Example>> batch);
 };
-template class PaperSearch<Example>;
+static_assert(sizeof(PaperSearch<Example>) > 0);
 
 }  // namespace cariama::mcts
