@@ -8,6 +8,7 @@
 
 #include "gtest/gtest.h"
 #include "mcts/search.h"
+#include "tests/mcts/testing/check.h"
 #include "tests/mcts/testing/searches.h"
 #include "tests/mcts/testing/tic_tac_toe.h"
 
