@@ -31,6 +31,9 @@ absl::Status SearchOptions::validate() const {
   if (!(selection.bias >= 0 && std::isfinite(selection.bias))) {
     return refuse("selection.bias", selection.bias, "a finite number, 0 or more");
   }
+  if (!(selection.virtual_loss >= 0 && selection.virtual_loss <= 1)) {
+    return refuse("selection.virtual_loss", selection.virtual_loss, "a number from 0 to 1");
+  }
   if (!(paper.exploration >= 0 && std::isfinite(paper.exploration))) {
     return refuse("paper.exploration", paper.exploration, "a finite number, 0 or more");
   }

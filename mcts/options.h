@@ -26,6 +26,12 @@ struct SelectionOptions {
   // or more. 0: no AMAF.
   float amaf_equivalence = 0;
   float bias = 0;  // weight of the priors with kUcb; finite, 0 or more
+  // How a rollout that another process runs counts until its value arrives, 0 to 1. 1: as a loss
+  // for the player of each of its moves. 0: with the value that its moves are expected to have, so
+  // that only its visit counts (WU-UCT: Liu et al. 2020). Between 0 and 1: with this part of the
+  // expected value taken off. Rollouts that wait for an Evaluator, and those that another thread of
+  // the process is running, count as losses. Not in the paper's design.
+  float virtual_loss = 1;
 };
 
 // The rule by which a search chooses the best move of the root: SearchResult::moves[0]. With both

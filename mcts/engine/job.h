@@ -22,7 +22,9 @@
 
 #include "dsfabric/ids.h"
 #include "mcts/engine/node.h"
+#include "mcts/engine/selection.h"
 #include "mcts/engine/slot_table.h"
+#include "mcts/options.h"
 
 namespace cariama::mcts {
 
@@ -229,6 +231,9 @@ template <Game G>
 struct Step {
   Node<G>* node;
   int move;
+  // The value that each rollout of a ticket has in the node until the answer arrives; for player()
+  // of the node.
+  float expected = 0;
 };
 
 // The record of a request to another process, kept until the answer arrives. The answer contains
@@ -243,6 +248,23 @@ struct Ticket {
   std::vector<Step<G>> path;
   RemoteNode node{};  // the node from which the rollouts were requested; unused otherwise
 };
+
+// Gives rollouts that another process will run their expected value in the nodes of a path
+// (SelectionOptions::virtual_loss).
+template <Game G>
+void add_expected(std::span<Step<G>> path, uint32_t rollouts, const SelectionOptions& options) {
+  for (Step<G>& step : path) {
+    step.expected = expected_value(*step.node, step.move, rollouts, options);
+    step.node->add_value(step.move, static_cast<double>(step.expected) * rollouts);
+  }
+}
+// Subtracts what add_expected() added for the rollouts of a ticket.
+template <Game G>
+void remove_expected(const Ticket<G>& ticket) {
+  for (const Step<G>& step : ticket.path) {
+    step.node->add_value(step.move, -static_cast<double>(step.expected) * ticket.rollouts);
+  }
+}
 
 // Requests rollouts from a node of the receiver.
 struct JobRequest {

@@ -4,8 +4,8 @@
 // node has the counters of its children), as arrays. So the selection of a move reads a few
 // consecutive cache lines and no child. The counters are relaxed atomics: the threads of one
 // process share the tree without locks. A rollout counts its visits on the way down and its value
-// on the way up. A move with rollouts in flight therefore has a lower mean value in the meantime:
-// the virtual loss.
+// on the way up. A move with rollouts in flight therefore has a lower mean value in the meantime,
+// the virtual loss, unless add_value() adds an expected value (SelectionOptions::virtual_loss).
 //
 // Memory: 37 bytes per move plus the size of Move, 29 plus the size of Move in games without AMAF.
 // The number of moves is padded to a multiple of 16.
@@ -229,7 +229,8 @@ class Node {
   [[nodiscard]] uint32_t visits(int i) const {
     return array<std::atomic<uint32_t>>(kVisitsAt)[i].load(std::memory_order_relaxed);
   }
-  // Returns the sum of the values, for player(), of the completed rollouts through move i.
+  // Returns the sum of the values, for player(), of the completed rollouts through move i, and of
+  // the expected values of rollouts that other processes run.
   [[nodiscard]] double value(int i) const {
     return array<std::atomic<double>>(kValueAt)[i].load(std::memory_order_relaxed);
   }
@@ -277,6 +278,11 @@ class Node {
   void leave(int i, uint32_t count, double sum) {
     const double own = player_ == 0 ? sum : count - sum;
     array<std::atomic<double>>(kValueAt)[i].fetch_add(own, std::memory_order_relaxed);
+  }
+  // Adds to the value of move i without a visit. For rollouts in flight: the same value is
+  // subtracted before leave() or remove_visits().
+  void add_value(int i, double value) {
+    array<std::atomic<double>>(kValueAt)[i].fetch_add(value, std::memory_order_relaxed);
   }
   // Counts a playout for all moves whose AMAF ids player() owned at the end of the playout.
   // Concurrent updates by several threads may get lost. The statistic tolerates this; an atomic

@@ -13,7 +13,9 @@
 #ifndef CARIAMA_MCTS_ENGINE_SELECTION_H_
 #define CARIAMA_MCTS_ENGINE_SELECTION_H_
 
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 
 #include "mcts/engine/node.h"
 #include "mcts/engine/select_kernel.h"
@@ -36,6 +38,26 @@ template <Game G>
       !puct && options.exploration > 0 ? options.exploration * std::sqrt(std::log(total)) : 0;
   job.prior_weight = puct ? options.exploration * std::sqrt(total) : options.bias;
   return kernel(job);
+}
+
+// Returns the value that a rollout in flight has in the mean of a move, for player(). pending: the
+// number of visits of the move that have no value yet. Without a virtual loss it is the mean of
+// value and AMAF value in the score above, so the first two terms of the score stay the same. The
+// value is a multiple of 1/256: adding it and subtracting it later changes no sum of such values.
+template <Game G>
+[[nodiscard]] float expected_value(const Node<G>& node, int move, uint32_t pending,
+                                   const SelectionOptions& options) {
+  if (options.virtual_loss >= 1) return 0;
+  double weight = static_cast<double>(node.visits(move)) - pending;
+  double sum = node.value(move);
+  if constexpr (HasAmaf<G>) {
+    const double k = options.amaf_equivalence;
+    sum += k * (node.amaf_value(move) + options.first_play) / (node.amaf_visits(move) + 1.0);
+    weight += k;
+  }
+  if (!(weight > 0)) return 0;
+  const double mean = std::clamp(sum / weight, 0.0, 1.0) * (1 - options.virtual_loss);
+  return static_cast<float>(std::floor(mean * 256) / 256);
 }
 
 }  // namespace cariama::mcts

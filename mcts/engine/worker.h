@@ -132,6 +132,7 @@ class Worker {
     }
     last.node->drop_child(last.move, ticket.node);
     pool_.add_outstanding(ticket.rank, -static_cast<int32_t>(ticket.rollouts));
+    remove_expected(ticket);
     remove_visits(ticket.path, ticket.rollouts);
     pool_.note_answer();
     return_rollouts(*ticket.job, ticket.rollouts);
@@ -147,8 +148,7 @@ class Worker {
   }
 
  private:
-  // Maximum number of the root's rollouts in one share. It is large, since rollouts that are not
-  // begun do not influence the statistics.
+  // Limit of the rollouts in one share. Large: rollouts not begun do not influence the statistics.
   static constexpr uint64_t kMostShared = 4096;
 
   // Returns the counts of this worker in all its searches.
@@ -501,6 +501,7 @@ class Worker {
       rollouts += more;
       counters_.visits.add(more);
     }
+    add_expected<G>(path_, rollouts, options().selection);
     const TraceScope trace("mcts", "hand over rollouts", "rollouts", rollouts);
     counters_.handed_over.add(rollouts);
     counters_.remote_selections.add();
@@ -520,9 +521,8 @@ class Worker {
       if (!exchange_.has_root_copy(rank).load(std::memory_order_relaxed) || !host_.alive(rank)) {
         continue;
       }
-      // A process has two shares per thread: it runs one while the answer to the other one, and the
-      // next share, are in flight. Shares shrink towards the end of the search, so that all
-      // processes end at about the same time.
+      // Two shares per thread: one runs while the answer to the other one, and the next share, are
+      // in flight. Shares shrink towards the end, so that all processes end at about the same time.
       const uint64_t some =
           std::min(kMostShared, job.left() / (4 * host_.size() * host_.threads()) + 1);
       if (pool_.shared(rank).load(std::memory_order_relaxed) >=
@@ -668,6 +668,7 @@ class Worker {
     } else {
       pool_.note_answer();
     }
+    remove_expected(*ticket);
     if (missing != 0) remove_visits(ticket->path, missing);
     const size_t count = bytes / sizeof(SampleType);
     answered_.resize(HasAmaf<G> ? count : 0);

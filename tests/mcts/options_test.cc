@@ -8,6 +8,7 @@
 
 #include "gtest/gtest.h"
 #include "mcts/search.h"
+#include "tests/mcts/testing/check.h"
 #include "tests/mcts/testing/searches.h"
 #include "tests/mcts/testing/tic_tac_toe.h"
 
@@ -45,6 +46,8 @@ TEST(SearchOptions, SelectionValuesAreValidated) {
         {0, 1e6F}, negative);
   check([](SearchOptions& o) -> float& { return o.selection.first_play; }, "selection.first_play",
         {0, 0.5F, 1}, {-0.1F, 1.1F, kInfinity, kNaN});
+  check([](SearchOptions& o) -> float& { return o.selection.virtual_loss; },
+        "selection.virtual_loss", {0, 0.5F, 1}, {-0.1F, 1.1F, kInfinity, kNaN});
 }
 
 TEST(SearchOptions, ASearchRefusesValuesThatItCannotUse) {

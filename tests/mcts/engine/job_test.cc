@@ -1,13 +1,24 @@
-// The job queue counts the rollouts of the shares that no worker has taken.
+// The job queue counts the rollouts of the shares that no worker has taken. Rollouts that another
+// process runs have an expected value until the answer arrives.
 #include "mcts/engine/job.h"
+
+#include <cstdint>
+#include <optional>
+#include <span>
 
 #include "docs/examples/connect_four.h"
 #include "gtest/gtest.h"
+#include "mcts/search.h"
+#include "tests/mcts/testing/check.h"
+#include "tests/mcts/testing/search_job.h"
 
 namespace cariama::mcts {
 namespace {
 
 using example::ConnectFour;
+using testing::check_conservation;
+using testing::run_search_job;
+using testing::Shape;
 
 TEST(JobQueue, CountsTheRolloutsOfSharesThatAreLeft) {
   JobQueue<ConnectFour> queue;
@@ -36,6 +47,59 @@ TEST(JobQueue, CountsTheRolloutsOfSharesThatAreLeft) {
   EXPECT_EQ(queue.take(8).rollouts, 0u);
   EXPECT_EQ(queue.take(8).rollouts, 7u);
   EXPECT_EQ(queue.shares_left(), 0);
+}
+
+// Twelve plies of three moves each. Each playout and each game has the same value, so the exact
+// mean of each move is known.
+class EvenGame {
+ public:
+  using Move = uint8_t;
+  static constexpr int kMaxMoves = 3;
+  static constexpr float kValue = 0.25F;
+
+  [[nodiscard]] int to_move() const { return played_ % 2; }
+  int moves(std::span<Move> out) const {
+    for (Move move = 0; move < kMaxMoves; ++move) out[move] = move;
+    return kMaxMoves;
+  }
+  void play(Move) { ++played_; }
+  [[nodiscard]] std::optional<float> result() const {
+    return played_ < 12 ? std::nullopt : std::optional(kValue);
+  }
+  float playout(Random&) const { return kValue; }
+  friend bool operator==(const EvenGame&, const EvenGame&) = default;
+
+ private:
+  uint8_t played_ = 0;
+};
+
+class JobByShape : public ::testing::TestWithParam<Shape> {};
+INSTANTIATE_TEST_SUITE_P(Job, JobByShape, ::testing::Values(Shape{1, 1}, Shape{2, 2}, Shape{4, 1}));
+
+// After a search no node has an expected value of a rollout in flight: the means are exact.
+TEST_P(JobByShape, ExpectedValuesAreTakenBack) {
+  const auto check = [](Host& host) {
+    host.local<LocalTree<EvenGame>>().for_each_node([](const Node<EvenGame>& node) {
+      const double value = node.player() == 0 ? EvenGame::kValue : 1 - EvenGame::kValue;
+      for (int i = 0; i < node.size(); ++i) EXPECT_EQ(node.value(i), node.visits(i) * value);
+    });
+  };
+  run_search_job(
+      GetParam(),
+      [&](Host& host) {
+        Search<EvenGame> search(host);
+        search.options().expand_visits = 1;
+        for (const float loss : {0.0F, 0.3F, 1.0F}) {
+          search.options().selection.virtual_loss = loss;
+          search.options().placement = loss == 0 ? Placement::kLocality : Placement::kRandom;
+          search.clear();
+          const auto result = search.run(EvenGame(), {.iterations = 5000});
+          for (const auto& move : result.moves) EXPECT_EQ(move.value, EvenGame::kValue);
+          check_conservation(search, result);
+          check(host);
+        }
+      },
+      check);
 }
 
 }  // namespace

@@ -169,5 +169,39 @@ TEST(Selection, UcbTriesAllMovesFirst) {
   EXPECT_EQ(arena.live_bytes(), 0u);
 }
 
+// A rollout in flight takes from the mean of its move what virtual_loss says: nothing, half of it,
+// or all of its value. With its value taken back, the sum is the same as before.
+TEST(Selection, RolloutsInFlightHaveTheirExpectedValue) {
+  ArenaBudget budget(1 << 20);
+  Arena arena(budget);
+  Random random(5);
+  auto* node = Node<example::ConnectFour>::create(example::ConnectFour(), arena, 0, random, true);
+  ASSERT_NE(node, nullptr);
+  for (int move = 0; move < 3; ++move) {
+    const int wins = 1 + 3 * move;  // of 8 rollouts
+    node->enter(move, 8);
+    node->leave(move, 8, wins);
+    node->enter(move, 24);
+    for (const float loss : {0.0F, 0.5F, 1.0F}) {
+      SelectionOptions options;
+      options.virtual_loss = loss;
+      const double expected = expected_value(*node, move, 24, options);
+      EXPECT_EQ(expected, (1 - loss) * wins / 8);
+      node->add_value(move, 24 * expected);
+      EXPECT_EQ(node->value(move) / node->visits(move), (wins + 24 * (1 - loss) * wins / 8) / 32);
+      // Further rollouts are expected to have the mean that the first ones have left.
+      if (loss == 0) {
+        EXPECT_EQ(expected_value(*node, move, 0, options), wins / 8.0);
+      }
+      node->add_value(move, -24 * expected);
+      EXPECT_EQ(node->value(move), wins);
+    }
+  }
+  SelectionOptions options;
+  options.virtual_loss = 0;
+  EXPECT_EQ(expected_value(*node, 6, 0, options), 0);  // no visits
+  node->destroy(arena);
+}
+
 }  // namespace
 }  // namespace cariama::mcts
