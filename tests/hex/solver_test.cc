@@ -78,7 +78,8 @@ TEST_P(Sides, SolvesEveryKnownPosition) {
 
 // The solver solves all positions of 6x6. It does not solve all larger ones within the node limit,
 // but no result is wrong: without a result, `open` contains a winning move if there is one.
-// The table has 16384 entries, fewer than the positions that a search may open: entries are replaced.
+// The table has 16384 entries, fewer than the positions that a search may open, so that entries are
+// replaced.
 TEST(Solver, NeverContradictsAKnownPosition) {
   Solver solver({.table_bytes = 1 << 20});
   int cases_6x6 = 0;
