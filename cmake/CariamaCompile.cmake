@@ -112,8 +112,8 @@ endfunction()
 
 # Sources of a target that are compiled as one (CMAKE_UNITY_BUILD, on in most presets): headers are most of
 # what a file's compilation costs, and are parsed once for all of them. So names in anonymous namespaces
-# are unique within a layer and within a folder of tests. The preset `clang` compiles each source of a
-# layer by itself (CARIAMA_LAYERS_UNITY=OFF), which shows that each includes what it uses.
+# are unique within a layer and within a folder of tests. The check `includes` shows that each source of a
+# layer includes what it uses.
 set(CMAKE_UNITY_BUILD_BATCH_SIZE 24)
 if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   # g++ collects garbage from a heap of 128 MiB on. A unit needs a few times as much: to let its heap grow
@@ -121,11 +121,9 @@ if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   add_compile_options("SHELL:--param ggc-min-heapsize=1000000")
 endif()
 
-# cariama_unity_layer(TARGET): applies CARIAMA_LAYERS_UNITY to a target that has sources of a layer.
+# cariama_unity_layer(TARGET): sets the limits of g++ for a target that has sources of a layer.
 function(cariama_unity_layer target)
-  if(NOT CARIAMA_LAYERS_UNITY)
-    set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
-  elseif(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT target MATCHES "hex")
+  if(CMAKE_UNITY_BUILD AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND NOT target MATCHES "hex")
     # g++ lets inlining enlarge a large compilation unit by 40 % at most. The sources of a layer together
     # are large, and functions that each of them inlines by itself would be called: a post of 8 bytes
     # over shm lost 8 % by that. (hex keeps the limit: without it, its largest unit takes a fifth longer

@@ -1,31 +1,5 @@
 # Checks of the project as a whole, beside the tests of its code.
 
-# Every header compiles without others before it. A source file includes its own header first
-# (checked by `house`), which shows this for these headers. This check compiles the other headers.
-file(GLOB_RECURSE headers CONFIGURE_DEPENDS RELATIVE "${PROJECT_SOURCE_DIR}"
-  "${PROJECT_SOURCE_DIR}/dtutils/*.h" "${PROJECT_SOURCE_DIR}/dsfabric/*.h"
-  "${PROJECT_SOURCE_DIR}/riutils/*.h" "${PROJECT_SOURCE_DIR}/tasks/*.h"
-  "${PROJECT_SOURCE_DIR}/dht/*.h" "${PROJECT_SOURCE_DIR}/bdd/*.h" "${PROJECT_SOURCE_DIR}/mcts/*.h" "${PROJECT_SOURCE_DIR}/hex/*.h"
-  "${PROJECT_SOURCE_DIR}/tests/*.h" "${PROJECT_SOURCE_DIR}/bench/*.h")
-list(APPEND headers cariama.h)
-list(TRANSFORM headers PREPEND "${PROJECT_SOURCE_DIR}/")
-cariama_leave_out(headers)
-list(TRANSFORM headers REPLACE "^${PROJECT_SOURCE_DIR}/" "")
-set(sources "")
-foreach(header IN LISTS headers)
-  string(REGEX REPLACE "\\.h$" ".cc" source "${PROJECT_SOURCE_DIR}/${header}")
-  if(EXISTS "${source}")
-    continue()
-  endif()
-  set(source "${CMAKE_CURRENT_BINARY_DIR}/headers/${header}.cc")
-  file(CONFIGURE OUTPUT "${source}" CONTENT "#include \"@header@\"\n" @ONLY)
-  list(APPEND sources "${source}")
-endforeach()
-add_library(cariama_headers OBJECT EXCLUDE_FROM_ALL ${sources})
-target_link_libraries(cariama_headers PRIVATE cariama_test_support)
-target_compile_options(cariama_headers PRIVATE -O0 -g0 -U_FORTIFY_SOURCE)
-set_target_properties(cariama_headers PROPERTIES UNITY_BUILD OFF)
-
 set(checks "${CMAKE_CURRENT_SOURCE_DIR}/checks")
 
 # cariama_check(NAME SECONDS PROCESSORS COMMAND...)
@@ -38,11 +12,12 @@ function(cariama_check name seconds processors)
   endif()
   add_test(NAME "${CARIAMA_TEST_PREFIX}${name}" COMMAND ${ARGN})
   set_tests_properties("${CARIAMA_TEST_PREFIX}${name}" PROPERTIES
-    LABELS check TIMEOUT ${seconds} COST ${cost} PROCESSORS ${processors} SKIP_RETURN_CODE 77)
+    LABELS check TIMEOUT ${seconds} COST ${cost} PROCESSORS ${processors} SKIP_RETURN_CODE 77
+    ENVIRONMENT "CMAKE_BUILD_PARALLEL_LEVEL=${processors}")
 endfunction()
 
 if(NOT CARIAMA_SANITIZE AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")  # once in all builds
-  cariama_check(package 300 2 "${checks}/package" "${PROJECT_BINARY_DIR}" "${PROJECT_BINARY_DIR}/package")
+  cariama_check(package 300 1 "${checks}/package" "${PROJECT_BINARY_DIR}" "${PROJECT_BINARY_DIR}/package")
   cariama_check(elf 60 1 "${checks}/elf" "${PROJECT_BINARY_DIR}")
   if(TARGET contract_test)
     cariama_check(contract_counts 60 1 "${checks}/contract_counts" "$<TARGET_FILE:contract_test>")
@@ -77,11 +52,43 @@ cariama_check(waits 60 1 "${checks}/waits")
 cariama_check(waits_self_test 60 1 "${checks}/waits" --self-test)
 cariama_check(models 600 1
   "${CMAKE_CURRENT_SOURCE_DIR}/dtutils/models/check" "${CMAKE_CURRENT_BINARY_DIR}/models")
-cariama_check(headers 600 2
-  "${CMAKE_COMMAND}" --build "${PROJECT_BINARY_DIR}" --target cariama_headers)
-cariama_check(package_static 300 2
+
+# Every header and every source of a layer includes what it uses, although most builds compile many sources as
+# one. A source includes its own header first (checked by `house`), so the source stands for both. Sources with
+# options of their own are compiled by themselves in all builds.
+file(GLOB_RECURSE headers CONFIGURE_DEPENDS
+  "${PROJECT_SOURCE_DIR}/dtutils/*.h" "${PROJECT_SOURCE_DIR}/dsfabric/*.h"
+  "${PROJECT_SOURCE_DIR}/riutils/*.h" "${PROJECT_SOURCE_DIR}/tasks/*.h"
+  "${PROJECT_SOURCE_DIR}/dht/*.h" "${PROJECT_SOURCE_DIR}/bdd/*.h" "${PROJECT_SOURCE_DIR}/mcts/*.h" "${PROJECT_SOURCE_DIR}/hex/*.h"
+  "${PROJECT_SOURCE_DIR}/tests/*.h" "${PROJECT_SOURCE_DIR}/bench/*.h")
+list(APPEND headers "${PROJECT_SOURCE_DIR}/cariama.h")
+cariama_leave_out(headers)
+set(alone "")
+foreach(header IN LISTS headers)
+  string(REGEX REPLACE "\\.h$" ".cc" source "${header}")
+  if(NOT EXISTS "${source}" OR source MATCHES "^${PROJECT_SOURCE_DIR}/(tests|bench)/")
+    list(APPEND alone "${header}")
+  endif()
+endforeach()
+get_property(layers GLOBAL PROPERTY CARIAMA_LAYERS)
+foreach(layer IN LISTS layers)
+  get_target_property(sources cariama_${layer}_objects SOURCES)
+  foreach(source IN LISTS sources)
+    cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY "${PROJECT_SOURCE_DIR}/${layer}")
+    get_source_file_property(options "${source}" DIRECTORY "${PROJECT_SOURCE_DIR}/${layer}" COMPILE_OPTIONS)
+    get_source_file_property(definitions "${source}" DIRECTORY "${PROJECT_SOURCE_DIR}/${layer}" COMPILE_DEFINITIONS)
+    if(NOT options AND NOT definitions)
+      list(APPEND alone "${source}")
+    endif()
+  endforeach()
+endforeach()
+list(TRANSFORM alone REPLACE "^${PROJECT_SOURCE_DIR}/" "")
+list(JOIN alone "\n" lines)
+file(CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/includes.list" CONTENT "${lines}\n" @ONLY)
+cariama_check(includes 900 1 "${checks}/includes" "${flags}" "${CMAKE_CURRENT_BINARY_DIR}/includes.list")
+cariama_check(package_static 300 1
   "${checks}/package" --static "${PROJECT_BINARY_DIR}" "${PROJECT_BINARY_DIR}/package_static")
-cariama_check(tidy 1200 2 "${checks}/tidy" "${PROJECT_BINARY_DIR}")
+cariama_check(tidy 1200 1 "${checks}/tidy" "${PROJECT_BINARY_DIR}")
 
 # Jobs that srun and sbatch start, on one node and on two.
 if(TARGET launcher_test AND TARGET failure_reports_test AND TARGET start_test AND TARGET cariama-run
