@@ -30,6 +30,7 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -286,11 +287,11 @@ class LoadedArgument<std::vector<T>, std::span<const T>> {
   explicit LoadedArgument(std::span<const std::byte>& in) {
     const std::byte* first = nullptr;
     const size_t size = load_elements<T>(in, first);
-    if (reinterpret_cast<uintptr_t>(first) % alignof(T) == 0) {
+    if (size == 0 || reinterpret_cast<uintptr_t>(first) % alignof(T) == 0) {
       view_ = {reinterpret_cast<const T*>(first), size};
     } else {
       copy_.resize(size);
-      std::memcpy(copy_.data(), first, size * sizeof(T));
+      std::memcpy(static_cast<void*>(copy_.data()), first, size * sizeof(T));
       view_ = copy_;
     }
   }
@@ -383,13 +384,23 @@ using StoredFunction =
     std::conditional_t<std::is_lvalue_reference_v<F> && (sizeof(std::decay_t<F>) > 16),
                        const std::decay_t<F>&, std::decay_t<F>>;
 
-// How a Call stores an argument, given as Given&&: a string, a vector or a large object that
-// outlives the expression is stored by reference.
-template <typename Given>
+// How a Call stores an argument: a string, a vector or a large object by reference, because most
+// calls are written to the place that they are sent from at once.
+template <typename T>
 using StoredArgument =
-    std::conditional_t<std::is_lvalue_reference_v<Given> && kSavedDirectly<std::decay_t<Given>> &&
-                           (sizeof(std::decay_t<Given>) > 16),
-                       const std::decay_t<Given>&, std::decay_t<Given>>;
+    std::conditional_t<kSavedDirectly<T> && !(std::is_trivially_copyable_v<T> && sizeof(T) <= 16),
+                       const T&, T>;
+
+// Returns the call itself, or a copy that contains the arguments to which the call refers. For
+// senders that may run calls or tasks before they write the call: these could change an argument.
+template <typename Call>
+[[nodiscard]] decltype(auto) owned(const Call& call) {
+  if constexpr (requires { call.owned(); }) {
+    return call.owned();
+  } else {
+    return (call);
+  }
+}
 
 }  // namespace internal
 
@@ -414,6 +425,18 @@ class FunctionCall {
       kArgumentsTravel && std::is_invocable_v<F&, Args...> && internal::kReturns<Returned>;
   using Result = std::conditional_t<kWellFormed, Returned, void>;
 
+ private:
+  // True if write() writes the arguments to their destination; false if the constructor serializes
+  // them into a string.
+  static constexpr bool kDirect = !kWellFormed || (internal::kSavedDirectly<Args> && ...);
+  using Kept = std::conditional_t<!kWellFormed, std::tuple<>,
+                                  std::conditional_t<kDirect, StoredArguments, std::string>>;
+
+  // True if arguments_ refers to arguments.
+  static constexpr bool kRefers =
+      kDirect && kWellFormed && !std::is_same_v<StoredArguments, std::tuple<Args...>>;
+
+ public:
   template <typename... Given>
   explicit FunctionCall(const F& function, Given&&... given)
       : function_(function), arguments_(stored(std::forward<Given>(given)...)) {
@@ -463,6 +486,15 @@ class FunctionCall {
     }
   }
 
+  // Returns a copy that contains the arguments.
+  [[nodiscard]] auto owned() const requires kRefers {
+    return std::apply(
+        [&](const Args&... each) {
+          return FunctionCall<F, std::tuple<Args...>, Args...>(function_, each...);
+        },
+        arguments_);
+  }
+
   static void run(IncomingCall& call) {
     if (call.closure.size() < internal::kClosureBytes<F>) {
       call.outcome = CallOutcome::kMalformed;
@@ -494,12 +526,6 @@ class FunctionCall {
   }
 
  private:
-  // True if write() writes the arguments to their destination; false if the constructor serializes
-  // them into a string.
-  static constexpr bool kDirect = !kWellFormed || (internal::kSavedDirectly<Args> && ...);
-  using Kept = std::conditional_t<!kWellFormed, std::tuple<>,
-                                  std::conditional_t<kDirect, StoredArguments, std::string>>;
-
   template <typename... Given>
   [[nodiscard]] static Kept stored(Given&&... given) {
     if constexpr (!kWellFormed) {
@@ -517,11 +543,12 @@ class FunctionCall {
   [[no_unique_address]] Kept arguments_;
 };
 
-// Returns the Call of function(arguments...). Requires: `function` and the arguments, unless they
-// are temporaries, outlive the returned Call.
+// Returns the Call of function(arguments...). Requires: the arguments, and `function` unless it is
+// a temporary, outlive the returned Call.
 template <typename F, typename... Given>
 [[nodiscard]] auto make_call(F&& function, Given&&... given) {
-  return FunctionCall<internal::StoredFunction<F>, std::tuple<internal::StoredArgument<Given>...>,
+  return FunctionCall<internal::StoredFunction<F>,
+                      std::tuple<internal::StoredArgument<std::decay_t<Given>>...>,
                       std::decay_t<Given>...>(function, std::forward<Given>(given)...);
 }
 
@@ -597,8 +624,11 @@ struct OutgoingCallView {
   const void* call = nullptr;
   void (*write_call)(const void* call, std::byte* at) = nullptr;
 
+  // Requires: `call` contains its arguments (internal::owned()), because its size is computed now.
   template <typename Call>
   [[nodiscard]] static OutgoingCallView of(const Call& call) {
+    static_assert(
+        !requires { call.owned(); }, "a call that refers to arguments may change");
     return {.id = Call::id(),
             .closure_bytes = call.bytes(),
             .call = &call,

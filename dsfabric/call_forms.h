@@ -203,7 +203,8 @@ template <typename Options, typename P, typename Call, typename T, typename C>
                                    Completions<T, C> completions) {
   return send_completing(path.fabric(), path.rank(), path.thread(), end, std::move(completions),
                          [&](CallEnd& connected) {
-                           return path.template send<Options>(OutgoingCallView::of(call),
+                           const auto& kept = owned(call);
+                           return path.template send<Options>(OutgoingCallView::of(kept),
                                                               connected);
                          });
 }
@@ -308,8 +309,9 @@ template <typename Options, typename P, typename F, typename... Args>
   if constexpr (!require_function<F>()) {
     return Future<void>();
   } else {
-    const auto call = make_call(function, std::forward<Args>(arguments)...);
-    using T = typename decltype(call)::Result;
+    const auto made = make_call(function, std::forward<Args>(arguments)...);
+    const auto& call = owned(made);
+    using T = typename std::remove_cvref_t<decltype(call)>::Result;
     auto state = std::make_shared<FutureValue<T>>(path.fabric());
     state->calls(path.rank(), path.thread());
     CallEnd end;

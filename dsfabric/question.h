@@ -36,7 +36,8 @@ class Question {
            Args&&... arguments)
       : fabric_(fabric), rank_(rank) {
     answer_->late = std::move(late);
-    const auto call = make_call(std::forward<F>(function), std::forward<Args>(arguments)...);
+    const auto made = make_call(function, std::forward<Args>(arguments)...);
+    const auto& call = owned(made);
     CallEnd end;
     end.consumed = EventReceiver(answer_->done);
     end.receiver = std::make_unique<Receiver>(answer_);

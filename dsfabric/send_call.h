@@ -103,7 +103,8 @@ class SendPath {
   }
   template <typename Options, typename Call>
   [[nodiscard]] CallResult send(const Call& call) const {
-    return send_call(fabric_, rank_, thread_, OutgoingCallView::of(call), Options::kWhenFull);
+    const auto& kept = owned(call);
+    return send_call(fabric_, rank_, thread_, OutgoingCallView::of(kept), Options::kWhenFull);
   }
   template <typename Options>
   [[nodiscard]] CallResult send(const OutgoingCallView& call, CallEnd& end) const {

@@ -332,7 +332,9 @@ template <Serializable T>
       value.assign(reinterpret_cast<const char*>(first), size);
     } else {
       value.resize(size);
-      if (size != 0) std::memcpy(value.data(), first, size * sizeof(Element));
+      if (size != 0) {
+        std::memcpy(static_cast<void*>(value.data()), first, size * sizeof(Element));
+      }
     }
     return value;
   } else {

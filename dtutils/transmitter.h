@@ -470,8 +470,9 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
   uint32_t inline_bytes_;
   FullQueue full_queue_;
   // The region of the last WRITE that was stored directly, and the registration of the last local
-  // memory that was found to be registered with domain_. The address of a freed registration may
-  // belong to a new one: then a WRITE is stored that post_send() would refuse.
+  // memory that was found to be registered with domain_. A store needs no local key, so a WRITE may
+  // be stored that post_send() would refuse: from a handle whose buffer lies outside of its
+  // registration, or if a freed registration's address belongs to one of another domain.
   WriteWindow window_;
   const RegisteredRange* copied_range_ = nullptr;
 };

@@ -388,7 +388,8 @@ absl::Status BroadcastRoute::forward(Rank rank, const BroadcastPart& part,
         receive_broadcast(part, std::move(bytes), route);
       },
       payload);
-  return send(rank, OutgoingCallView::of(call)).status();
+  const auto& kept = owned(call);
+  return send(rank, OutgoingCallView::of(kept)).status();
 }
 
 std::shared_ptr<void> add_broadcast_route(ThreadContext& thread, BroadcastRoute& route) {

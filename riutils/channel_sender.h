@@ -161,9 +161,10 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
                                     const Call&>;
   template <bool kBatch, typename Call>
   [[gnu::noinline, gnu::cold]] CallResult send_out_of_line(Passed<Call> call, WhenNoRoom when) {
-    if constexpr (kBatch) return batch_slowly(OutgoingCallView::of(call), when);
+    const auto& kept = owned(call);
+    if constexpr (kBatch) return batch_slowly(OutgoingCallView::of(kept), when);
     EventReceiver nothing;
-    return send_slowly(OutgoingCallView::of(call), when, false, nothing);
+    return send_slowly(OutgoingCallView::of(kept), when, false, nothing);
   }
   [[gnu::noinline, gnu::cold]] CallResult published_out_of_line(std::byte* first, std::byte* next) {
     return published_slowly(first, next);

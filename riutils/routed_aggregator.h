@@ -133,9 +133,12 @@ static_assert(RoutedHead::chunk_order(MessengerOptions::kMaxChunkBytes) < 32);
 // Returns the id of the function that a router runs for a routed call.
 [[nodiscard]] CARIAMA_RIUTILS_EXPORT FunctionId routed_function();
 
-// A Call (call_encoding.h) that carries another one.
-template <typename Call>
+// A Call (call_encoding.h) that carries another one. `Stored`: the type of the other one, or a
+// reference to it.
+template <typename Stored>
 class RoutedCall {
+  using Call = std::remove_cvref_t<Stored>;
+
  public:
   RoutedCall(uint32_t destination, const Call& call) : destination_(destination), call_(call) {}
 
@@ -148,10 +151,13 @@ class RoutedCall {
     std::memcpy(at, &head, sizeof head);
     call_.write(at + sizeof head);
   }
+  // Returns a copy that contains the arguments.
+  [[nodiscard]] auto owned() const requires requires(const Call& call) { call.owned(); }
+  { return RoutedCall<decltype(call_.owned())>(destination_, call_.owned()); }
 
  private:
   const uint32_t destination_;
-  const Call& call_;
+  Stored call_;
 };
 
 }  // namespace internal
@@ -269,9 +275,9 @@ class CARIAMA_RIUTILS_EXPORT RoutedAggregator {
     }
     const CallResult sent =
         Access::sender(route.calls)
-            .template send<true>(
-                internal::RoutedCall<Call>(internal::RoutedHead::name(destination, order_), call),
-                kWhen);
+            .template send<true>(internal::RoutedCall<const Call&>(
+                                     internal::RoutedHead::name(destination, order_), call),
+                                 kWhen);
     if (!sent.ok()) [[unlikely]]
       return explain(route, destination, sent.status());
     ++routed_;

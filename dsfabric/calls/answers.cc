@@ -58,7 +58,8 @@ absl::Status Answers::send_failure(uint32_t to, uint64_t handle, CallOutcome out
         answers_of(*here.fabric).complete(here.source, handle, outcome, type, text, {});
       },
       type, text);
-  return send_answer(to, OutgoingCallView::of(complete));
+  const auto& kept = owned(complete);
+  return send_answer(to, OutgoingCallView::of(kept));
 }
 
 void Answers::answer(uint32_t to, const NotifyTarget* wanted, const IncomingCall& call,

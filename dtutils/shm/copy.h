@@ -22,6 +22,14 @@ template <typename Word>
   return reinterpret_cast<uintptr_t>(address) % sizeof(Word) == 0;
 }
 
+inline void release_earlier_writes() {
+#if !defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+  std::atomic_thread_fence(std::memory_order_release);
+#else
+  std::atomic_signal_fence(std::memory_order_release);  // compiler fence
+#endif
+}
+
 template <typename Word>
 inline void store_word(std::byte* to, const std::byte* from) {
   Word word;
@@ -29,6 +37,7 @@ inline void store_word(std::byte* to, const std::byte* from) {
   if (is_aligned<Word>(to)) [[likely]] {
     std::atomic_ref<Word>(*reinterpret_cast<Word*>(to)).store(word, std::memory_order_release);
   } else {
+    release_earlier_writes();
     std::memcpy(to, &word, sizeof word);
   }
 }
@@ -42,14 +51,6 @@ inline void load_word(std::byte* to, std::byte* from) {
     std::memcpy(&word, from, sizeof word);
   }
   std::memcpy(to, &word, sizeof word);
-}
-
-inline void release_earlier_writes() {
-#if !defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
-  std::atomic_thread_fence(std::memory_order_release);
-#else
-  std::atomic_signal_fence(std::memory_order_release);  // compiler fence
-#endif
 }
 
 // Orders a READ after the earlier WRITEs of its queue pair. A processor may execute a load before

@@ -220,13 +220,15 @@ TEST(Arguments, AFunctionWithViewsReadsTheReceivedBytes) {
   EXPECT_EQ(heard, text + " and " + std::to_string(1.5 - 2.0 + 1e300));
 }
 
-// The bytes behind a string of odd length are not aligned. The span then shows a copy.
+// The bytes behind a string of odd length are not aligned. The span then shows a copy, also of
+// nothing.
 TEST(Arguments, ASpanIsAlignedBehindAStringOfAnyLength) {
   static size_t length;
   for (length = 0; length < 20; ++length) {
     const auto call = send_and_run(
         [](std::string_view its, std::span<const uint64_t> all, std::span<const Wide> wide,
-           std::vector<int> rest) {
+           std::span<const int> none, std::vector<int> rest) {
+          EXPECT_TRUE(none.empty());
           EXPECT_EQ(its, std::string(length, 'x'));
           EXPECT_EQ(reinterpret_cast<uintptr_t>(all.data()) % alignof(uint64_t), 0U);
           EXPECT_EQ(reinterpret_cast<uintptr_t>(wide.data()) % alignof(Wide), 0U);
@@ -236,22 +238,30 @@ TEST(Arguments, ASpanIsAlignedBehindAStringOfAnyLength) {
           EXPECT_EQ(rest, std::vector<int>{10});
         },
         std::string(length, 'x'), std::vector<uint64_t>{7, 8}, std::vector<Wide>(length, Wide{9}),
-        std::vector<int>{10});
+        std::vector<int>{}, std::vector<int>{10});
     EXPECT_EQ(call.outcome, CallOutcome::kDone);
   }
 }
 
-// A Call refers to arguments that have a name, and contains temporaries.
-TEST(Arguments, ACallContainsTemporaryArguments) {
-  std::string named = "a named string that is longer than sixteen bytes";
+// A sender that runs other code before it writes a call has a copy of the arguments.
+TEST(Arguments, AnOwnedCallContainsItsArguments) {
+  std::string text = "a string that is longer than sixteen bytes";
+  std::array<uint64_t, 4> numbers{1, 2, 3, 4};
   const auto call =
-      make_call([](const std::string& first, const std::string& second,
-                   int third) { heard = first + second + std::to_string(third); },
-                named, std::string("a temporary that is longer than sixteen bytes"), 3);
-  named[0] = 'A';
-  auto memory = encode(call);
+      make_call([](const std::string& its, const std::array<uint64_t, 4>& all,
+                   int third) { heard = its + std::to_string(all[0]) + std::to_string(third); },
+                text, numbers, 3);
+  const auto& kept = internal::owned(call);
+  EXPECT_EQ(&internal::owned(kept), &kept);
+  const std::string before = text;
+  text += text;
+  numbers[0] = 7;
+  auto memory = encode(kept);
   EXPECT_EQ(run(memory).outcome, CallOutcome::kDone);
-  EXPECT_EQ(heard, named + "a temporary that is longer than sixteen bytes3");
+  EXPECT_EQ(heard, before + "13");
+  auto later = encode(call);
+  EXPECT_EQ(run(later).outcome, CallOutcome::kDone);
+  EXPECT_EQ(heard, text + "73");
 }
 
 TEST(Results, GoWhereTheyAreWanted) {
