@@ -75,8 +75,8 @@ struct QuietSearch {
   // Returns the numbers of nodes of the processes.
   [[nodiscard]] std::vector<uint64_t> nodes(CommandKind kind = CommandKind::kInform) {
     std::vector<uint64_t> nodes;
-    for (const CommandAnswer& reply : process.command(kind, options)) {
-      nodes.push_back(reply.statistics.nodes);
+    for (const CommandAnswer& answer : process.command(kind, options)) {
+      nodes.push_back(answer.statistics.nodes);
     }
     return nodes;
   }
