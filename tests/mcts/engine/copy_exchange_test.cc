@@ -105,7 +105,8 @@ TEST(CopyExchange, AnOfferIsAnsweredWhenTheChildWasCreated) {
   });
 }
 
-// As before, but the other process has no memory for the child: the owner adopts the offered node.
+// Rank 1 offers a child while another process creates the child for the owner, rank 0. That process
+// has no memory for the child: the owner adopts the offered node.
 TEST(CopyExchange, AnOfferIsAdoptedWhenTheChildWasNotCreated) {
   testing::run_search_job({2, 1}, [](Host& host) {
     QuietSearch search(host);
