@@ -244,8 +244,8 @@ bool Host::may_sleep(const HostThread& self) {
 }
 
 bool Host::round(HostThread& self) {
-  // Not within a call: its sender expects that it ends. Acquire: pairs with the store in
-  // note_failure().
+  // Not thrown within a call: the sender waits until the call has ended. Acquire: pairs with the
+  // store in note_failure().
   if (self.index == 0 && self.receptions == 0 && failed_.load(std::memory_order_acquire)) {
     std::rethrow_exception(failure_);
   }

@@ -32,7 +32,7 @@ constexpr std::string_view kAddressKey = "cariama/broker";
 constexpr std::chrono::seconds kClientPatience{10};
 // Maximum number of connections served at the same time: a few per process, and some more. When the
 // limit is reached, the oldest connection that has not passed the handshake is dropped. So idle
-// connections of outsiders cannot lock peers out.
+// connections without the secret cannot use up the limit for peers.
 constexpr size_t kMoreIncoming = 64;
 constexpr size_t kIncomingPerProcess = 4;
 
