@@ -5,7 +5,7 @@
 //     auto job = cariama::bdd::Job::create({});             // in every process
 //     {
 //       Bdd f = queens((*job)->manager(), 8);               // on all of them
-//     }                                                     // a Bdd is useless without the manager
+//     }                                                     // destroy each Bdd before the manager
 //     return (*job)->end().ok() ? 0 : 1;
 //   }
 //

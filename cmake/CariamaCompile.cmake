@@ -30,7 +30,7 @@ add_compile_options(-fno-semantic-interposition -fno-plt)
 # distribution's compiler to emit one.
 add_link_options(-Wl,--build-id -Wl,--as-needed)
 
-# Where it is installed: tests are some hundred programs, which it links in a third of the time.
+# Use lld if it is installed: it links the several hundred test programs in a third of the time.
 if(CARIAMA_TESTS)
   find_program(CARIAMA_LLD NAMES ld.lld)
   mark_as_advanced(CARIAMA_LLD)

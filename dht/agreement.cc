@@ -44,7 +44,8 @@ absl::Status agree(Collectives& all, const absl::Status& mine, std::string_view 
   outcome.length = static_cast<uint32_t>(std::min(text.size(), outcome.text.size()));
   std::copy_n(text.begin(), outcome.length, outcome.text.begin());
   const auto outcomes = all.all_reduce(outcome, &join_outcomes, deadline);
-  // This error comes first: the operation is still in progress, whatever the own outcome was.
+  // Checked first: after DEADLINE_EXCEEDED the operation is still in progress, even if this
+  // process's step failed.
   if (absl::IsDeadlineExceeded(outcomes.status())) return outcomes.status();
   if (!mine.ok()) return mine;
   if (!outcomes.ok()) return outcomes.status();

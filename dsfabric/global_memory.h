@@ -9,11 +9,11 @@
 //   absl::StatusOr<uint64_t> value = got.wait(deadline);
 //   auto before = (*memory)->fetch_add(slot, 1).wait(deadline);
 //
-// The operations are one-sided: the owner of the memory takes part in the allocation only. Each
-// pointer determines the path. Memory of this process, and memory of a process of this host that is
-// mapped here (shm), are accessed by loads and stores: no work request, no additional copy. All
-// other memory is accessed by READ, WRITE and atomics of the connection; their data passes through
-// registered memory that the transfer allocates and frees.
+// get and put are one-sided: no thread of the owner takes part. The owner's service thread may
+// execute atomics (below). Each pointer determines the path. Memory of this process, and memory of
+// a process of this host that is mapped here (shm), are accessed by loads and stores: no work
+// request, no additional copy. All other memory is accessed by READ, WRITE and atomics of the
+// connection; their data passes through registered memory that the transfer allocates and frees.
 //
 // Order. An operation is complete when done() of its handle returns true, or wait() has returned.
 // done() does not fill the span of an rget(); wait() does. The span is written inside of rget() and
@@ -30,9 +30,10 @@
 // per atomic). kDevice makes atomics one-sided everywhere. It is correct only for words that no
 // process, including the owner and its shm neighbours, accesses in another way.
 //
-// Cost. A GlobalMemory takes 64 bytes of registered memory per small operation in flight (8 KiB
-// initially), and 256 bytes in each connection that it uses. A get or put of n > 64 bytes on memory
-// that is not mapped takes n bytes while it is in flight.
+// Cost. A GlobalMemory takes 64 bytes of registered memory per small operation in flight, in blocks
+// of 8 KiB (the first one at the first operation), and 768 bytes in each connection that it uses (a
+// lane and its first block of records). A get or put of n > 64 bytes on memory that is not mapped
+// takes n bytes while it is in flight.
 #ifndef CARIAMA_DSFABRIC_GLOBAL_MEMORY_H_
 #define CARIAMA_DSFABRIC_GLOBAL_MEMORY_H_
 
@@ -148,7 +149,8 @@ class CARIAMA_DSFABRIC_EXPORT GlobalTransfer {
   // Returns the error because of which the operation did not start, else OK. Call it before wait().
   // Never blocks.
   [[nodiscard]] const absl::Status& start_status() const { return status_; }
-  // Polls once, and returns true if the operation has ended. Never blocks.
+  // Polls the connection once, and returns true if the operation has ended. Never blocks. Does not
+  // poll for the answer of an atomic that the owner executes: without service threads, use wait().
   [[nodiscard]] bool done();
   // Blocks until the operation has ended; meanwhile the thread runs its calls, as in
   // Fabric::wait(). Runs no calls if done() has returned true. Errors: UNAVAILABLE (the owner is
@@ -159,7 +161,7 @@ class CARIAMA_DSFABRIC_EXPORT GlobalTransfer {
   [[nodiscard]] absl::Status wait(Deadline deadline);
   // Returns the counter of an atomic that the owner executes (AtomicsBy): it is done() when the
   // owner has answered, or has failed. Any thread may read it, also after the GlobalMemory has been
-  // destroyed. Returns nullptr for every other operation.
+  // destroyed. Returns nullptr for every other operation, and after wait() has returned a value.
   [[nodiscard]] std::shared_ptr<const Synchronizer> execution() const;
 
  protected:
@@ -296,7 +298,9 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
   }
 
   // Transfers any number of objects, in pieces. Blocks until the transfer has ended, runs calls,
-  // and returns errors as GlobalTransfer::wait().
+  // and returns errors as GlobalTransfer::wait(). After an error, pieces may still be in flight: a
+  // put may still change the target. After DEADLINE_EXCEEDED the transfer cannot be waited for
+  // again.
   template <typename T>
   [[nodiscard]] absl::Status get(global_ptr<T> from, std::span<std::remove_const_t<T>> into,
                                  Deadline deadline) {

@@ -171,15 +171,15 @@ class GlobalVector {
                             std::to_string(first + count) + " of a global vector of " +
                             std::to_string(size_));
     }
-    std::vector<GlobalTransfer> under_way;
+    std::vector<GlobalTransfer> in_flight;
     for (size_t done = 0; done < count;) {
       const size_t index = first + done;
       const size_t run = std::min(count - done, block_ - index % block_);
-      under_way.push_back(start((*this)[index], done, run));
+      in_flight.push_back(start((*this)[index], done, run));
       done += run;
     }
     absl::Status all;
-    for (GlobalTransfer& transfer : under_way) all.Update(transfer.wait(deadline));
+    for (GlobalTransfer& transfer : in_flight) all.Update(transfer.wait(deadline));
     return all;
   }
 

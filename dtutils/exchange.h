@@ -17,9 +17,10 @@ namespace cariama {
 
 // A small key-value store that the processes of a job share before they are connected.
 //
-// Every wait has a deadline. It ends earlier with UNAVAILABLE (scope kPeer) if the process for
-// which it waits has ended; the text names that process and how it ended. Thread-compatible: one
-// thread at a time.
+// Every wait has a deadline: put() and watch_ends() wait for at most 30 s until the store takes
+// their message, the other functions until the deadline of the caller. A wait ends earlier with
+// UNAVAILABLE (scope kPeer) if the process for which it waits has ended; the text names that
+// process and how it ended. Thread-compatible: one thread at a time.
 class CARIAMA_DTUTILS_EXPORT Exchange {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
@@ -37,7 +38,8 @@ class CARIAMA_DTUTILS_EXPORT Exchange {
   [[nodiscard]] virtual const std::string& label(int rank) const = 0;
 
   // Publishes `value` under this rank and `key`, and replaces an earlier value. Does not wait for
-  // the other ranks. Errors: INVALID_ARGUMENT (too long), UNAVAILABLE (the store is gone).
+  // the other ranks. Errors: INVALID_ARGUMENT (too long), DEADLINE_EXCEEDED (the store did not take
+  // the message in 30 s), UNAVAILABLE (the store is gone).
   [[nodiscard]] virtual absl::Status put(std::string_view key, std::string_view value) = 0;
 
   // Returns the value that `rank` has put under `key`. Blocks until that rank has put it. A value
@@ -62,8 +64,9 @@ class CARIAMA_DTUTILS_EXPORT Exchange {
     std::string how;  // completes the sentence "LABEL ...": "was killed by signal 9 (Killed)"
   };
   // With `watch`, makes the store report the end of every other process to this process; ends
-  // before the call are reported too. Without `watch`, ends these reports. Error: UNAVAILABLE (the
-  // store is gone). The base class makes no reports: it ignores the call.
+  // before the call are reported too. Without `watch`, ends these reports. Errors:
+  // DEADLINE_EXCEEDED (the store did not take the message in 30 s), UNAVAILABLE (the store is
+  // gone). The base class makes no reports: it ignores the call.
   virtual absl::Status watch_ends(bool /*watch*/) { return absl::OkStatus(); }
   // Returns the reports that have arrived since the last call. Never blocks. Thread-safe. While
   // another thread waits in this object, returns nothing; a later call returns the reports.

@@ -178,7 +178,7 @@ struct QueuePairOptions {
   uint32_t max_inline = 64;
 };
 
-// Behaviour of a connection when the peer does not answer.
+// Behaviour of a connection when the peer does not acknowledge.
 struct ConnectOptions {
   std::string peer = "peer";  // the label that error texts use ("rank 3 on node1")
   // Retransmissions before kRetryExceeded: 0 to 6. (7 never ends on soft-RoCE and is refused.)
@@ -228,7 +228,7 @@ class WriteWindow {
 
  private:
   friend class shm::ShmQueuePair;
-  // What an empty window compares: the words differ, so write() returns false.
+  // The words that an empty window compares. They differ, so write() returns false.
   static constexpr std::atomic<uint64_t> kClosed[2]{0, 1};
 
   uint64_t key_ = 0;
@@ -287,8 +287,8 @@ class CARIAMA_DTUTILS_EXPORT QueuePair {
   }
 
   // Sets `window` to the region of `key`, if this process can store into it directly (shm, mapped
-  // memory, remote write access) and has used it before. Returns false, and leaves `window` as it
-  // was, otherwise. Does not block.
+  // memory, remote write access) and this process has accessed the region before. Returns false,
+  // and leaves `window` as it was, otherwise. Does not block.
   [[nodiscard]] virtual bool open_window(RemoteKey key, WriteWindow& window);
 
   // Posts receives. With a shared receive queue it returns kUnsupported. Does not block.

@@ -242,12 +242,14 @@ enum class FullQueue : uint8_t {
 // automatic signaling.
 //
 // Each function posts and returns; OK means posted. With FullQueue::kWait it blocks while the send
-// queue is full, until there is room or the queue fails; there is no deadline. After an error
-// `done` is not counted down. Requests of a split transfer that were posted before the error are
-// still executed: call signal_all(), and wait until the memory is free, before you reuse it. If
-// `done` is given, it is counted down when the transfer has completed, or failed with the reason.
-// Without it a failure shows in status(), in the next operation, and in wait(). The local memory
-// may be reused when memory.is_free(); the data of a READ may be read once `done` was counted down.
+// queue is full, until there is room or the queue fails; there is no deadline. It also blocks, with
+// kRefuse too, until the transfer has completed, if RDMAMemory::kMaxUses uses of the buffer by
+// other queue pairs have not ended. After an error `done` is not counted down. Requests of a split
+// transfer that were posted before the error are still executed: call signal_all(), and wait until
+// the memory is free, before you reuse it. If `done` is given, it is counted down when the transfer
+// has completed, or failed with the reason. Without it a failure shows in status(), in the next
+// operation, and in wait(). The local memory may be reused when memory.is_free(); the data of a
+// READ may be read once `done` was counted down.
 //
 // A transfer longer than one work request can carry is split into several requests. A transfer of 0
 // bytes completes like any other. Data of up to limits().max_inline bytes is copied immediately, so

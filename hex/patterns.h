@@ -47,8 +47,9 @@ template <int kWords>
 [[nodiscard]] Bits<kWords> dominated(const BasicBoard<kWords>& board, Color color,
                                      Bits<kWords>* answers = nullptr);
 
-// A bridge: two stones of one side, or a stone and an own edge, with two common empty neighbours.
-// If the opponent plays on one of these, a stone on the other one connects the two ends.
+// A bridge: two stones of one side, or a stone and an edge of its side, with two common empty
+// neighbours. If the opponent plays on one of these, a stone on the other one connects the two
+// ends.
 struct Bridge {
   Move from;
   Move to;          // kNoMove: the edge

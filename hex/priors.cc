@@ -26,7 +26,7 @@ PriorFeatures::PriorFeatures(const BasicBoard<kWords>& board, Move last)
       black_(board.to_move() == Color::kBlack),
       last_(last) {
   // Cells beyond an edge have the colour of the edge. Beyond a corner, where two edges meet, they
-  // have the own colour, so that the features are the same for both sides.
+  // have the colour of the player to move, so that the features are the same for both sides.
   const uint16_t black = black_ ? 1 : 2;
   const auto white = static_cast<uint16_t>(3 - black);
   for (int row = -kMargin; row < rows_ + kMargin; ++row) {

@@ -30,7 +30,7 @@ class PriorFeatures {
   //   kRing      the six neighbours; the opponent's last stone has its own value
   //   kWedges    two adjacent neighbours and the cells behind them, 5 cells
   //   kRays      a neighbour and the cells behind it, 4 cells
-  //   kEdges     the distances of the own and of the opponent's edges
+  //   kEdges     the distances of the edges of the player to move and of the opponent's edges
   //   kNear      the position of the opponent's last move, relative to the cell
   //   kPlayouts  the result of random playouts
   static constexpr int kRing = 0;

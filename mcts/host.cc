@@ -232,7 +232,7 @@ bool Host::passed() {
   return all;
 }
 
-bool Host::may_rest(const HostThread& self) {
+bool Host::may_sleep(const HostThread& self) {
   if (ending_.load(std::memory_order_seq_cst)) return false;
   if (self.failed) return true;
   if (self.index == 0 && failed_.load(std::memory_order_seq_cst)) return false;
@@ -244,8 +244,8 @@ bool Host::may_rest(const HostThread& self) {
 }
 
 bool Host::round(HostThread& self) {
-  // Not within a call: its sender expects that it ends. Acquire: pairs with the store in
-  // note_failure().
+  // Not thrown within a call: the sender waits until the call has ended. Acquire: pairs with the
+  // store in note_failure().
   if (self.index == 0 && self.receptions == 0 && failed_.load(std::memory_order_acquire)) {
     std::rethrow_exception(failure_);
   }
@@ -261,14 +261,14 @@ bool Host::round(HostThread& self) {
   return (active != nullptr && !self.failed && active->work(self.index)) || calls != 0;
 }
 
-void Host::rest(HostThread& self, Deadline deadline, const std::function<bool()>& until) {
+void Host::sleep(HostThread& self, Deadline deadline, const std::function<bool()>& until) {
   const TraceScope trace("mcts", "idle");
   if (self.aggregators != nullptr) self.aggregators->check();
   if (self.index == 0) look_for_deaths();
   const auto start = steady_clock::now();
   deadline = std::min(deadline, start + kHeartbeat);
   // `until` too: the call that makes it true may run in the wait below.
-  const auto condition = [&] { return !may_rest(self) || (until && until()); };
+  const auto condition = [&] { return !may_sleep(self) || (until && until()); };
   if (fabric_ != nullptr) {
     // The wait also ends when calls have run and left batched calls in the aggregators: the next
     // flush publishes these.
@@ -296,12 +296,12 @@ void Host::run_worker(uint32_t index) {
   const auto ending = [this] { return ending_.load(std::memory_order_acquire); };
   try {
     while (!ending()) {
-      if (!round(self)) rest(self, kForever);
+      if (!round(self)) sleep(self, kForever);
     }
   } catch (...) {
     note_failure(self);
   }
-  while (!ending()) rest(self, kForever);
+  while (!ending()) sleep(self, kForever);
   leave(index);
 }
 
@@ -327,7 +327,7 @@ bool Host::work_until(const std::function<bool()>& condition, Deadline deadline)
     if (self.aggregators != nullptr) self.aggregators->flush();
     if (condition()) return true;
     // Sleep at most 200 us: another thread may make the condition true without waking this one.
-    rest(self, std::min(deadline, deadline_after(std::chrono::microseconds(200))), condition);
+    sleep(self, std::min(deadline, deadline_after(std::chrono::microseconds(200))), condition);
   }
   return true;
 }
@@ -352,7 +352,7 @@ void Host::look_for_deaths() {
 absl::Status Host::serve() {
   HostThread& self = *threads_[0];
   while (!ending_.load(std::memory_order_acquire)) {
-    if (!round(self)) rest(self, kForever);
+    if (!round(self)) sleep(self, kForever);
     if (!alive(0)) {
       ended_ = true;
       return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,

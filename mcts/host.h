@@ -228,8 +228,8 @@ class CARIAMA_MCTS_EXPORT Host {
   void note_failure(HostThread& self);
   void run_worker(uint32_t index);
   bool round(HostThread& self);
-  void rest(HostThread& self, Deadline deadline, const std::function<bool()>& until = nullptr);
-  [[nodiscard]] bool may_rest(const HostThread& self);
+  void sleep(HostThread& self, Deadline deadline, const std::function<bool()>& until = nullptr);
+  [[nodiscard]] bool may_sleep(const HostThread& self);
   void look_for_deaths();
 
   Fabric* fabric_;

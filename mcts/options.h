@@ -56,7 +56,8 @@ struct ChoiceOptions {
   // kLowerConfidenceBound: number of standard deviations between mean and bound, 0 or more. A
   // larger value prefers moves with many visits.
   double deviations = 3;
-  // kLowerConfidenceBound: share of the visits of that move; above 0, at most 1.
+  // kLowerConfidenceBound: a candidate has at least this share of the visits of the most visited
+  // move; above 0, at most 1.
   double least_share = 0.15;
 };
 
@@ -188,7 +189,8 @@ struct SearchOptions {
 
   PaperOptions paper{};
 
-  // Returns the limit of the visits that sample a move while its child is being created.
+  // Returns the number of visits of a move up to which rollouts sample it while its child is being
+  // created. Later rollouts are deferred.
   [[nodiscard]] uint32_t sample_limit() const { return 2 * expand_visits + kRolloutsPerPoll; }
 
   // kHash and kRandom: returns the number of visits after which the owner of a node creates or
@@ -204,7 +206,8 @@ struct SearchOptions {
   // range, or for noise with a selection that uses no priors.
   [[nodiscard]] CARIAMA_MCTS_EXPORT absl::Status validate() const;
 
-  // Returns the options with values that are possible.
+  // Returns the options with values below their minimum raised to it, except memory_bytes
+  // (Search::memory_bytes()).
   [[nodiscard]] SearchOptions possible() const {
     SearchOptions options = *this;
     for (uint32_t* const least :

@@ -22,7 +22,7 @@
 // error reports this.
 //
 // Memory. Let the job have N nodes of p processes of T threads, so that P = N p. Channels per
-// thread: N - 1 to other nodes, p T to the own node, p T as a router. With p T = N, that is 3
+// thread: N - 1 to other nodes, p T to its own node, p T as a router. With p T = N, that is 3
 // sqrt(P T) per thread, instead of P T with kDirect. Each channel has at least first_chunk_bytes at
 // its receiver (messenger_options.h); statistics() says how much. In addition: 12 to 16 bytes per
 // process of the job, for the nodes; 8 bytes per channel that may be needed; and per channel of a
@@ -106,7 +106,7 @@ namespace internal {
 class NodeMap;
 class RouteFailures;
 
-// Stands in front of the closure of a routed call.
+// The header before the closure of a routed call.
 struct RoutedHead {
   static constexpr uint32_t kThreadBits = 27;
   static constexpr uint32_t kMaxThreads = 1u << kThreadBits;  // of a job
@@ -284,8 +284,8 @@ class CARIAMA_RIUTILS_EXPORT RoutedAggregator {
     return sent;
   }
 
-  // Routes are numbered. kDirect: by destination. kNode: by node, except the own one; then by
-  // thread of the own node.
+  // Routes are numbered. kDirect: by destination. kNode: by node, except the sender's node; then by
+  // thread of the sender's node.
   [[nodiscard]] size_t slot_of(ThreadId destination) const {
     if (node_of_ == nullptr) return destination;
     const uint32_t rank = destination / threads_;

@@ -8,7 +8,7 @@
 //
 // A cancelled task throws task_cancelled in its next check(). The exception reaches the joiner like
 // any other exception. A child that has started continues until it calls cancelled() or check().
-// Cost: cancelled() and check() are one load from memory of the own worker; cancel() posts one
+// Cost: cancelled() and check() are one load from the memory of this worker; cancel() posts one
 // write to each of the P workers.
 #ifndef CARIAMA_TASKS_CANCELLATION_H_
 #define CARIAMA_TASKS_CANCELLATION_H_
@@ -54,7 +54,7 @@ class CancellationToken {
   CancellationToken(const std::atomic<uint64_t>* word, uint64_t serial)
       : word_(word), serial_(serial) {}
 
-  // A word of the own worker's memory. It has the same address in every worker.
+  // A word of this worker's memory. It has the same address in every worker.
   const std::atomic<uint64_t>* word_;
   uint64_t serial_;
 };

@@ -131,7 +131,7 @@ struct alignas(64) Deque {
 };
 CARIAMA_TASKS_EXPORT extern Deque deque;
 
-// The slow paths. serve() changes the own request cell, or answers a request.
+// The slow paths. serve() changes this worker's request cell, or answers a request.
 CARIAMA_TASKS_EXPORT void serve();
 // Waits until the newest task of the deque, which a thief has stolen, has ended. Removes its cell,
 // and copies its result to `result`. Throws the task's exception.

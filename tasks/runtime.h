@@ -101,9 +101,9 @@ struct TaskOptions {
   RemoteAtomics atomics = RemoteAtomics::kAutomatic;  // must be equal in all workers
   uint64_t seed = 1;                                  // of the random choice of victims
   VictimOrder victim_order = VictimOrder::kRandom;
-  // victims[d] holds the ranks at distance d from this worker. Each rank but the own one may appear
-  // once; the worker never steals from a rank that is missing. If empty, create() computes the
-  // distances (VictimLevel) from the CPU binding of the workers at that time.
+  // victims[d] holds the ranks at distance d from this worker. Each rank but that of this worker
+  // may appear once; the worker never steals from a rank that is missing. If empty, create()
+  // computes the distances (VictimLevel) from the CPU binding of the workers at that time.
   std::vector<std::vector<Rank>> victims{};
   // An idle worker spins, then yields its core, then sleeps between its steal attempts. The first
   // sleep takes 256 us, or this value if it is smaller. The length doubles every 16 attempts up to

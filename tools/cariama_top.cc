@@ -414,7 +414,8 @@ class Screen {
 
 volatile std::sig_atomic_t is_interrupted = 0;
 
-// The terminal gives single keys while this object lives.
+// Sets the terminal to deliver single keys without echo, on the alternate screen. The destructor
+// restores it.
 class Keys {
  public:
   explicit Keys(bool is_terminal) : is_terminal_(is_terminal && tcgetattr(0, &before_) == 0) {

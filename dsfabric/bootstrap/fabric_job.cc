@@ -148,12 +148,13 @@ absl::StatusOr<std::unique_ptr<FabricJob>> FabricJob::join(const FabricOptions& 
   if (absl::Status built = FunctionTable::build(); !built.ok()) return built;
   if (bootstrap->size() > 1) share_diagnostics(job_name(bootstrap->secret(), "diagnostics"));
   std::unique_ptr<FabricJob> job(new FabricJob(options, std::move(bootstrap)));
-  const absl::Status met = job->meet_others(shared, deadline_after(options.timeout));
-  if (!met.ok()) return met;
+  const absl::Status exchanged =
+      job->exchange_introductions(shared, deadline_after(options.timeout));
+  if (!exchanged.ok()) return exchanged;
   return job;
 }
 
-absl::Status FabricJob::meet_others(SharedJobDirectory* shared, Deadline deadline) {
+absl::Status FabricJob::exchange_introductions(SharedJobDirectory* shared, Deadline deadline) {
   const HostBoard::Offer offer = board_.offer(threads_ + options_.helper_threads);
   const Introduction self{.program = FunctionTable::fingerprint(),
                           .threads = threads_,

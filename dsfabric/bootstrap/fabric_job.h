@@ -75,7 +75,7 @@ class FabricJob {
 
  private:
   FabricJob(const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap);
-  [[nodiscard]] absl::Status meet_others(SharedJobDirectory* shared, Deadline deadline);
+  [[nodiscard]] absl::Status exchange_introductions(SharedJobDirectory* shared, Deadline deadline);
 
   FabricOptions options_;  // queue_pairs is the effective number
   const std::unique_ptr<Bootstrap> bootstrap_;

@@ -149,7 +149,7 @@ absl::StatusOr<std::unique_ptr<Bootstrap>> join_as(const pmix_proc_t& self,
     }
     if (absl::Status put = publish(text); !put.ok()) return put;
   }
-  if (absl::Status met = fence_all(self, deadline); !met.ok()) return met;
+  if (absl::Status fenced = fence_all(self, deadline); !fenced.ok()) return fenced;
   if (!failed.ok()) return failed;
   absl::StatusOr<std::string> text = published(self);
   if (!text.ok()) return text.status();

@@ -109,8 +109,8 @@ void TcpStore::accept_all() {
     FileDescriptor socket = accept_from(listener_.get());
     if (!socket.valid()) return;
     if (admission_ == Admission::kOwnUser && !other_end_is_ours(socket.get())) continue;
-    // Drop the oldest unauthenticated connection, so that idle connections of outsiders cannot lock
-    // peers out.
+    // Drop the oldest unauthenticated connection, so that idle connections without the secret
+    // cannot use up the limit for peers.
     if (unauthenticated_.size() >= static_cast<size_t>(size_) + kMoreUnauthenticated)
       unauthenticated_.pop_front();
     unauthenticated_.push_back({.socket = std::move(socket),

@@ -62,8 +62,9 @@ class Answers {
   void stop_polling();
 
   // ---- In the process that ran the call
-  // Sends the outcome of a call to its caller. Prints exceptions for which no caller waits. Does
-  // not wait for credit: an answer without credit is deferred.
+  // Sends the outcome of a call to its caller. Prints the exception if no message transports its
+  // text: no caller waits, or the caller waits for an outcome word. Does not wait for credit: an
+  // answer without credit is deferred.
   void answer(uint32_t to, const NotifyTarget* wanted, const IncomingCall& call,
               const std::string& result);
 

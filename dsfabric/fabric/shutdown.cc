@@ -156,7 +156,7 @@ absl::Status Shutdown::lost_to_lower_ranks() const {
   for (uint32_t rank = 0; rank < job_.rank() && count < kMostMissingNames; ++rank) {
     if (peers_.is_failed(rank)) names += (count++ == 0 ? "" : ", ") + job_.label(rank);
   }
-  // The other process may have lost the connection, and this one may not know.
+  // A process of a lower rank lost the connection, and this process has not detected it.
   if (count == 0) names = "a process of a lower rank than " + std::to_string(job_.rank());
   return make_error(
       absl::StatusCode::kUnavailable, ErrorScope::kLink,
@@ -218,8 +218,9 @@ absl::Status Shutdown::run(Deadline deadline, const std::function<void()>& calls
     static_cast<void>(job_.bootstrap().put(kGivenUpKey, absl::StrJoin(result_.without, ",")));
   }
   job_.lifecycle().close();
-  // No process leaves before all know that disconnecting is not a failure from now on. The store
-  // would report the end of each process to each: P^2 messages.
+  // A process leaves only after all processes have closed (the round below), since from then on a
+  // lost connection is not a failure. Without this call the store would report the end of each
+  // process to each other process: P^2 messages.
   static_cast<void>(job_.bootstrap().watch_ends(false));
   // Written before a process leaves, so that the first process of a host that cannot write its part
   // reports the error for the host.

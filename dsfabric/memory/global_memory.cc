@@ -378,9 +378,9 @@ GlobalTransfer GlobalMemory::start_registered(const GlobalAddress& remote, RDMAM
 
 absl::Status GlobalMemory::in_pieces(const GlobalAddress& remote, size_t bytes, std::byte* into,
                                      const std::byte* from, Deadline deadline) {
-  std::array<GlobalTransfer, kPiecesInFlight> under_way;
+  std::array<GlobalTransfer, kPiecesInFlight> in_flight;
   for (size_t offset = 0, i = 0; offset < bytes; offset += options_.piece_bytes, ++i) {
-    GlobalTransfer& handle = under_way[i % kPiecesInFlight];
+    GlobalTransfer& handle = in_flight[i % kPiecesInFlight];
     if (absl::Status ended = handle.wait(deadline); !ended.ok()) return ended;
     handle = GlobalTransfer();
     GlobalAddress place = remote;
@@ -394,7 +394,7 @@ absl::Status GlobalMemory::in_pieces(const GlobalAddress& remote, size_t bytes, 
     }
   }
   absl::Status all;
-  for (GlobalTransfer& handle : under_way) all.Update(handle.wait(deadline));
+  for (GlobalTransfer& handle : in_flight) all.Update(handle.wait(deadline));
   return all;
 }
 

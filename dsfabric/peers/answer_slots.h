@@ -13,6 +13,7 @@
 //   kPolled -> kUnpolled  the caller's process: the thread stops polling
 //   kPolled -> kAnswered  the process that ran the call
 //   kAnswered -> kTaken   the first thread of the caller's process that takes the result
+//   any -> kUnpolled      the caller's process: open() reserves the slot (kPolled: always_polled)
 //
 // A slot is free again when its call is completed (PendingCalls::take). The slots of a failed
 // process are never reused, because that process may still be writing to them.
@@ -60,9 +61,9 @@ struct alignas(64) BasicAnswerSlot {
 
   // Called once, by the process that ran the call. Returns false if the slot is not polled or the
   // result is too long: then the answer must be sent as a message.
-  [[nodiscard]] bool answer(uint64_t whose, std::span<const std::byte> bytes_of_result) {
+  [[nodiscard]] bool answer(uint64_t call_handle, std::span<const std::byte> bytes_of_result) {
     if (bytes_of_result.size() > kMostBytes) return false;
-    handle.store(whose, std::memory_order_relaxed);
+    handle.store(call_handle, std::memory_order_relaxed);
     bytes.store(static_cast<uint32_t>(bytes_of_result.size()), std::memory_order_relaxed);
     for (size_t at = 0; at < bytes_of_result.size(); at += sizeof(uint64_t)) {
       uint64_t word = 0;
@@ -120,8 +121,9 @@ class BasicAnswerSlots {
     std::array<std::byte, AnswerSlot::kMostBytes> result;
   };
   // Passes each answer that has arrived to function(const Answer&), which must release the slot
-  // through its handle. With `poller`, only the answers to that thread's calls. Returns the number
-  // of answers.
+  // through its handle. If Answer::handle is 0, the peer has stored the handle of another call:
+  // that call stays pending, and the slot stays reserved. With `poller`, only the answers to that
+  // thread's calls. Returns the number of answers.
   template <typename Function>
   size_t take(PollerId poller, Function&& function) {
     size_t count = 0;

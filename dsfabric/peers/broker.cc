@@ -32,7 +32,7 @@ constexpr std::string_view kAddressKey = "cariama/broker";
 constexpr std::chrono::seconds kClientPatience{10};
 // Maximum number of connections served at the same time: a few per process, and some more. When the
 // limit is reached, the oldest connection that has not passed the handshake is dropped. So idle
-// connections of outsiders cannot lock peers out.
+// connections without the secret cannot use up the limit for peers.
 constexpr size_t kMoreIncoming = 64;
 constexpr size_t kIncomingPerProcess = 4;
 
@@ -191,7 +191,8 @@ class SocketBroker final : public Broker {
   void serve() {
     while (true) {
       std::vector<pollfd> entries{{stop_.get(), POLLIN, 0}};
-      const bool room = incoming_.size() < max_incoming_ || find_stranger() != incoming_.end();
+      const bool room =
+          incoming_.size() < max_incoming_ || find_unauthenticated() != incoming_.end();
       for (const FileDescriptor& listener : listeners_) {
         entries.push_back({room ? listener.get() : -1, POLLIN, 0});
       }
@@ -215,7 +216,7 @@ class SocketBroker final : public Broker {
     }
   }
 
-  std::list<Incoming>::iterator find_stranger() {
+  std::list<Incoming>::iterator find_unauthenticated() {
     return std::find_if(incoming_.begin(), incoming_.end(), [](const Incoming& one) {
       return one.handshake.state() != ServerHandshake::State::kAccepted;
     });
@@ -224,9 +225,9 @@ class SocketBroker final : public Broker {
   void accept_all(int listener) {
     for (int i = 0; i < kAcceptedAtOnce; ++i) {
       if (incoming_.size() >= max_incoming_) {
-        const auto stranger = find_stranger();
-        if (stranger == incoming_.end()) return;
-        incoming_.erase(stranger);
+        const auto unauthenticated = find_unauthenticated();
+        if (unauthenticated == incoming_.end()) return;
+        incoming_.erase(unauthenticated);
       }
       FileDescriptor socket = accept_from(listener);
       if (!socket.valid()) return;

@@ -201,7 +201,7 @@ absl::Status PeerTable::too_late(const Peer& peer) const {
                     job_.label(peer.rank) + " did not finish connecting in time");
 }
 
-// The scope of an own offer, until it has connected the peer or has ended.
+// The scope of an offer that this process makes, until it has connected the peer or has ended.
 class PeerTable::OfferScope {
  public:
   explicit OfferScope(Peer& peer) : peer_(peer) {}
@@ -261,15 +261,15 @@ void PeerTable::ask_for_attempt(Peer& peer, Deadline deadline) {
       AnswerTime(ScopedConnectDeadline::earlier_of(deadline), job_.options().lease).end());
   if (!answer.ok() || *answer != kEnded) return;
   const std::lock_guard lock(peer.mutex);
-  // An own offer that is in flight decides what follows.
+  // If an offer of this process is in flight, its result determines the next state.
   if (peer.state() != PeerState::kAnswered || peer.answered != attempt || peer.offering) return;
   abandon_attempt(peer);
   static_cast<void>(peer.apply(PeerEvent::kAttemptEnded));
 }
 
-// Waits for the offer of a peer that has refused the own offer because it makes one itself. The
-// peer's offer usually arrives at once. If the peer's offer fails, the own offer ends, and may be
-// repeated.
+// Waits for the offer of a peer that has refused this process's offer because the peer makes one
+// itself. The peer's offer usually arrives at once. If the peer's offer fails, this process's offer
+// ends, and may be repeated.
 absl::Status PeerTable::await_peers_offer(Peer& peer, Deadline deadline) {
   DoorbellSleeper sleeper(peer.changed);
   const Lifecycle& lifecycle = job_.lifecycle();

@@ -75,15 +75,15 @@ enum class PeerState : uint8_t {
 
 enum class PeerEvent : uint8_t {
   kConnect,          // a thread of this process needs the connection
-  kOfferFailed,      // the own offer was not made, did not arrive, or was refused: may be repeated
-  kAnswer,           // the peer has answered the own offer with its queue pairs
-  kAnswerAccepted,   // the own queue pairs are connected to those of the answer
+  kOfferFailed,      // this process's offer was not made, did not arrive or was refused: repeatable
+  kAnswer,           // the peer has answered this process's offer with its queue pairs
+  kAnswerAccepted,   // this process's queue pairs are connected to those of the answer
   kConfirmed,        // the peer has received the confirmation
   kOfferFromLower,   // a peer of a lower rank offers
   kOfferFromHigher,  // a peer of a higher rank offers
   kNewerOffer,       // the peer offers again; its attempt that this process has answered has ended
   kAttemptEnded,     // the peer says that its attempt that this process has answered has ended
-  kOfferAccepted,    // the own queue pairs are connected to those of the peer's offer
+  kOfferAccepted,    // this process's queue pairs are connected to those of the peer's offer
   kReady,            // the peer has confirmed
   kFailure,          // the peer has died, or cannot be reached any more
 };

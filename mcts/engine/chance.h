@@ -23,7 +23,8 @@ namespace internal {
 
 }  // namespace internal
 
-// The number of visits in which choose_outcome() makes up for a difference.
+// The weight of an outcome contains the difference between its expected and its actual visits,
+// divided by this number.
 inline constexpr double kOutcomeDamping = 64;
 
 // Returns an outcome at random. Its weight is its probability, plus a 64th of the difference

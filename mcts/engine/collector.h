@@ -39,8 +39,8 @@ class Collector {
 
   // Returns true between two tops: the collector has no pointers to nodes, so nodes may be freed.
   [[nodiscard]] bool between() const { return open_.empty(); }
-  // Goes to the next top. `find` returns the node with a name, or nullopt if there is none any
-  // more. Returns false if the pass is finished.
+  // Opens the next top for collection. `find` returns the node with a name, or nullopt if there is
+  // none any more. Returns false if the pass is finished.
   template <typename Find>
   [[nodiscard]] bool next_top(Find&& find) {
     if (tops_.empty()) return false;

@@ -123,8 +123,9 @@ class CopyExchange final : public LocalInstance {
     pool_.note_answer();
     for (const Offer& offer : offers_.take_deferred(node, move)) answer_offer(node, offer);
   }
-  // If `node` is a copy, tells the owner of the original that the child of a move does not exist
-  // any more. Otherwise the next exchange would enter the name of the child in the copy again.
+  // If `node` is a copy, notifies the owner of the original that the child of a move does not exist
+  // any more. Without this notification the next exchange would store the name of the child in the
+  // copy again.
   void report_unknown(const Node<G>& node, int move, RemoteNode child) {
     const Copy<G>* copy = nullptr;
     copies_.for_each([&](const Copy<G>& one) {

@@ -7,8 +7,9 @@
 // process, the rollout continues at this process's copy. Without a copy, the worker requests a job
 // from the owner (job.h): this and further rollouts. A ticket has the path until the answer.
 //
-// It takes work from the work pool (work_pool.h), extends the local tree (tree.h), continues
-// rollouts at copies of remote nodes (copy_exchange.h), and calls workers of its index elsewhere.
+// The worker takes rollouts from the work pool (work_pool.h), extends the local tree (tree.h),
+// continues rollouts at copies of remote nodes (copy_exchange.h), and calls the workers of its
+// index in other processes.
 #ifndef CARIAMA_MCTS_ENGINE_WORKER_H_
 #define CARIAMA_MCTS_ENGINE_WORKER_H_
 
@@ -198,7 +199,7 @@ class Worker {
     bool waits = false;
     for (uint32_t i = 0; i < taken.rollouts && !deferred; ++i) {
       if (rollout(*taken.job)) continue;
-      // A rollout of the root's job or of a share was deferred: puts it back with the later ones.
+      // This rollout was deferred: return it, and the rollouts that have not begun, to the job.
       put_back(*taken.job, taken.rollouts - i);
       deferred = true;
       waits = i == 0;

@@ -59,9 +59,9 @@ class ChannelLink {
   // chunks of `bytes` bytes, and inserts them into the receiver's incoming memory map in the
   // returned order. The receiver's ring begins with the chunks of the first grant. Later grants
   // become members by the end markers that report them, so the caller must report chunks in the
-  // order of granting. The receiving thread itself is not involved. The arguments have no meaning
-  // while a request is in flight: the answer is that to the request. Errors: RESOURCE_EXHAUSTED (no
-  // memory for a single chunk), UNAVAILABLE. After an error no chunk was inserted.
+  // order of granting. The receiving thread itself is not involved. While a request is in flight,
+  // both arguments are ignored: the answer to that request is returned. Errors: RESOURCE_EXHAUSTED
+  // (no memory for a single chunk), UNAVAILABLE. After an error no chunk was inserted.
   [[nodiscard]] virtual std::optional<absl::StatusOr<std::vector<Chunk>>> obtain(
       uint32_t count, uint64_t bytes) = 0;
 

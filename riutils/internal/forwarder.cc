@@ -16,7 +16,7 @@
 namespace cariama::internal {
 namespace {
 
-// Stands in front of the closure of a call that a router has forwarded.
+// The header before the closure of a call that a router has forwarded.
 struct ArrivalHead {
   uint32_t origin = 0;    // ThreadId of the sender
   uint32_t function = 0;  // FunctionId of the sender's function
@@ -134,7 +134,7 @@ void Forwarder::report_failures() {
   }
 }
 
-// Tells the origin of a lost call, once for each pair of processes.
+// Reports a lost call to the process of its sender, once for each pair of origin and destination.
 void Forwarder::lose(uint32_t origin, uint32_t destination, const absl::Status& why) {
   if (reported_.contains({origin, destination})) return;
   const CallResult told = service_call<RetryAsync>(

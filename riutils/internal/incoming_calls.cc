@@ -342,9 +342,9 @@ void IncomingCalls::close(IncomingChannel* channel) {
   // Discard chunks that were granted but never inserted into the ring.
   while (map_.count(channel->key) != 0) static_cast<void>(map_.extract(channel->key));
   // A sender that has not ended the channel itself may still write to the chunks: a sender whose
-  // channel was broken off, until it detects that; and a sender on this host that was taken for
-  // failed (its connection broke, or it missed its lease) and still runs. So no other channel gets
-  // these chunks.
+  // channel this process stopped reading because of malformed data, until the sender detects that;
+  // and a sender on this host that was considered failed (its connection broke, or it missed its
+  // lease) and still runs. So no other channel gets these chunks.
   const bool unended = channel->receiver.is_broken() ||
                        (!channel->receiver.ended() && channel->request.arrival == Arrival::kMapped);
   for (RDMAMemory& piece : account->second.memory) {

@@ -12,8 +12,9 @@
 // chunks; both hold mutex_.
 //
 // While the window is open, no other thread accesses the chunk, and the owner fills it without
-// mutex_. With mapped arrival the fast path leaves the window, and the owner locks mutex_, only
-// when a chunk is full.
+// mutex_. With mapped arrival and no fence, a call leaves the window, so that the owner locks
+// mutex_, only in these cases: the chunk is full; batched and single calls alternate; the batched
+// call has a completion object; flush_age is set (every batched call); a trace is recorded.
 //
 // No thread waits while it holds mutex_, neither for the receiver nor for the answer to a request
 // nor for the completion of a transfer (a post may wait for a free slot of the send queue). Every
@@ -66,7 +67,8 @@ enum class ChannelState : uint8_t {
 //   kBacklogged  → kOpen        the last deferred call was published
 //   any of these → kClosing     shutdown()
 //   kClosing     → kClosed      the end of the channel was published, or nothing has to be ended
-//   any but kClosed and kFailed → kFailed  the peer has failed, close(), or destruction
+//   any but kClosed and kFailed → kFailed  an error of a request or a transfer, malformed data at
+//                                          the receiver, the peer's failure, close(), destruction
 [[nodiscard]] constexpr bool may_follow(ChannelState from, ChannelState to) {
   using S = ChannelState;
   switch (from) {
@@ -94,7 +96,8 @@ class RingSender final : public ChannelSender {
  public:
   // `peer` names the destination in error texts.
   RingSender(ChannelLink& link, const MessengerOptions& options, std::string peer);
-  // Discards calls that are not published; their Synchronizers fail with CANCELLED.
+  // Discards calls that are not published; their Synchronizers fail with CANCELLED. Blocks until a
+  // READ in flight has ended.
   ~RingSender();
 
   // ---- ChannelSender
@@ -113,20 +116,21 @@ class RingSender final : public ChannelSender {
   // Flushes, waits until no call is deferred, and writes the end of the channel for the receiver,
   // which frees the chunks when it has run all calls. Later calls return FAILED_PRECONDITION.
   // Errors: DEADLINE_EXCEEDED (the receiver did not make room in time; a drain thread continues,
-  // and shutdown() may be called again), UNAVAILABLE. If the first chunks were requested and no
-  // call needs them, returns OK; when they are granted, a drain thread ends the channel.
+  // and shutdown() may be called again), UNAVAILABLE, INTERNAL (the receiver found malformed data).
+  // If the first chunks were requested and no call needs them, returns OK; when they are granted, a
+  // drain thread ends the channel.
   [[nodiscard]] absl::Status shutdown(Deadline deadline);
-  // As shutdown(), if that needs no waiting, and if no later call of this channel is expected: the
-  // channel is open, no call is deferred, no grant is outstanding, and no function of the owner
-  // waits. Returns true if the end was published. Otherwise the channel continues; the batch may
-  // be published, a grant taken, or a chunk opened. After an error of a transfer it has failed.
+  // As shutdown(), if that needs no waiting: the channel is open, no call is deferred, no grant is
+  // outstanding, and no function of the owner waits. Returns true if the end was published.
+  // Otherwise the channel continues; the batch may be published, a grant taken, or a chunk opened.
+  // After an error of a transfer it has failed.
   [[nodiscard]] bool end_if_quiet();
   // Returns true if the peer does not access the channel's control memory any more: the receiver
   // has consumed everything after shutdown(), or the channel has failed or was never opened.
   [[nodiscard]] bool is_released() const;
 
   [[nodiscard]] ChannelState state() const;
-  // kAuto until setup().
+  // kAuto until the path to the receiver is known.
   [[nodiscard]] Arrival arrival() const;
   // Returns the number of bytes of calls accepted so far, including deferred calls.
   [[nodiscard]] uint64_t accepted_bytes() const;
@@ -216,8 +220,8 @@ class RingSender final : public ChannelSender {
   // Ends the current chunk, if one is open, and opens the next one. Returns kDone if it is open.
   // `bytes`: length of the call that needs room.
   [[nodiscard]] Progress advance(Transmitter* transmitter, uint64_t bytes);
-  // Called by the owner: advances unless the open chunk has room for `bytes`. Waits for transfers,
-  // so it does not return kTransfers.
+  // Called by the owner: advances unless the open chunk has room for `bytes`. Waits for transfers.
+  // Returns kTransfers only if meanwhile calls were deferred or the channel was shut down.
   [[nodiscard]] Progress make_room(Lock& lock, uint64_t bytes);
   [[nodiscard]] absl::Status end_chunk(Transmitter* transmitter, uint8_t flags);
   [[nodiscard]] bool has_room(uint64_t bytes) const {
@@ -225,14 +229,15 @@ class RingSender final : public ChannelSender {
   }
 
   // ---- Requests for the path and for chunks. The window may be open.
-  // Sets wanted_ to the number of the first chunks, or to twice the present number. `bytes`: length
-  // of the call that needs room, or 0.
+  // Raises wanted_: without chunks, to the number of the first chunks; with the small first chunk,
+  // to chunks_per_request + 1; else to twice the present number, at most limit_. Never lowers it.
+  // `bytes`: length of the call that needs room, or 0.
   void want_chunks(uint64_t bytes);
   // Sends or continues the requests until wanted_ chunks are granted and no answer is outstanding.
   // Never waits for an answer.
   // Returns true if the chunks are granted, or if limit_ was lowered to the present number, which
-  // has a chunk for a call of `bytes` bytes. Returns false if an answer is outstanding. After an
-  // error, wanted_ is the present number.
+  // has a chunk for a call of `bytes` bytes. Returns false if an answer is outstanding, or if
+  // another thread is inside the link. After an error, wanted_ is the present number.
   [[nodiscard]] absl::StatusOr<bool> poll_requests(Lock& lock, uint64_t bytes);
   [[nodiscard]] absl::Status take_path(const ChannelLink::Path& path);
   void take_grant(std::vector<ChannelLink::Chunk> grant);
@@ -258,11 +263,14 @@ class RingSender final : public ChannelSender {
   // kClosed.
   [[nodiscard]] Progress finish(Transmitter* transmitter);
   void wake_drain_thread();
+  // Called without mutex_.
   void tell_waiters();
-  // The condition on which send_slowly() and shutdown() wait. Locks mutex_. Returns true if there
-  // may be room now, or if the channel has failed or ended. Moves deferred calls into chunks.
+  // The condition on which send_slowly() waits. Locks mutex_. Returns true if there may be room
+  // now, or if the channel has failed or ended. Moves deferred calls into chunks.
   // `deferred_before`: bytes of deferred calls when the wait began.
   [[nodiscard]] bool look_for_room(uint64_t deferred_before);
+  // The condition on which shutdown() waits. Locks mutex_. Returns true if the channel has ended,
+  // or if only a first grant that no call needs is missing.
   [[nodiscard]] bool look_for_end();
 
   // The following functions are called by the owner with the window open, without mutex_.
@@ -336,9 +344,11 @@ class RingSender final : public ChannelSender {
   bool pulling_ = false;
 
   Backlog backlog_;
-  bool drain_requested_ = false;                // the drain thread will call drain()
-  std::vector<EventReceiver> transmitted_;      // completed when the batch is published
-  std::atomic<bool> must_tell_waiters_{false};  // threads may sleep until a completed object
+  bool drain_requested_ = false;            // the drain thread will call drain()
+  std::vector<EventReceiver> transmitted_;  // completed when the batch is published
+  // An object of transmitted_ or of a deferred call was completed: threads that wait for it must be
+  // woken.
+  std::atomic<bool> must_tell_waiters_{false};
   std::chrono::steady_clock::time_point batch_since_{};
   MessengerStatistics counts_;
 };

@@ -436,8 +436,6 @@ bool RingSender::end_if_quiet() {
   return finish(path_->transmitter) == Progress::kDone;
 }
 
-// The condition on which shutdown() waits. Returns true if the channel has ended, or if only the
-// first grant is missing, which no call needs.
 bool RingSender::look_for_end() {
   const TellWaiters tell(*this);
   Lock lock(mutex_);

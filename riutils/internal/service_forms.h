@@ -16,10 +16,11 @@
 
 namespace cariama::internal {
 
-// Properties of the receiver's process. Requested once per pair of processes.
+// Properties of the receiver's process. Cached by the sender's process after the first answer.
 struct PeerProperties {
-  RemoteMemoryLocator doorbells;  // doorbells() of the process
-  uint64_t fences_ringers = 0;    // 1: its sleepers fence their senders (register_ringers())
+  RemoteMemoryLocator doorbells;  // those of its threads that run calls (call_source.h)
+  // 1: a sleeper makes its senders execute a memory barrier (register_ringers()).
+  uint64_t fences_ringers = 0;
 };
 static_assert(std::is_trivially_copyable_v<PeerProperties>);
 

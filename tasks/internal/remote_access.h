@@ -3,15 +3,15 @@
 //
 // All workers have their memory at equal addresses (stack_region.h, pinned_area.h), so (peer,
 // address) names remote memory. The implementation finds the keys. `local` of a read is registered
-// memory of the own worker. `local` of a write may be any memory up to 120 bytes; above that it is
+// memory of this worker. `local` of a write may be any memory up to 120 bytes; above that it is
 // registered memory, too.
 //
-// peer == rank() is allowed and accesses the own memory. If peers change a word by atomics, its
-// owner must change it by these, too, because the atomics of a network card and those of a CPU need
-// not be atomic to each other. A compare-and-swap that fails is a change, too: the device may write
-// the old value back, and thereby undo a store that a CPU or a WRITE has made meanwhile. Linux's
-// soft-RoCE does so before kernel 6.3 (rxe_resp.c, atomic_reply()). An owner that recognizes the
-// old value may store while no atomic of a peer can succeed (pool/request_cell.h).
+// peer == rank() is allowed and accesses this worker's memory. If peers change a word by atomics,
+// its owner must change it by these, too, because the atomics of a network card and those of a CPU
+// need not be atomic to each other. A compare-and-swap that fails is a change, too: the device may
+// write the old value back, and thereby undo a store that a CPU or a WRITE has made meanwhile.
+// Linux's soft-RoCE does so before kernel 6.3 (rxe_resp.c, atomic_reply()). An owner that
+// recognizes the old value may store while no atomic of a peer can succeed (pool/request_cell.h).
 //
 // An error (the peer has failed, or the memory is not registered) ends the job. The Status names
 // the peer. Thread-compatible.
@@ -69,7 +69,7 @@ class RemoteAccess {
   // Like fetch_add(), but does not wait for the completion and does not return the old value.
   [[nodiscard]] virtual absl::Status post_add(int peer, uint64_t address, uint64_t addend) = 0;
 
-  // Registers a segment of the own pinned area and publishes it to the peers. Implements
+  // Registers a segment of this worker's pinned area and publishes it to the peers. Implements
   // PinnedArea::RegisterSegment.
   [[nodiscard]] virtual absl::Status add_segment(size_t index, const MemorySource& source) = 0;
 

@@ -553,7 +553,8 @@ TEST(HashTableTest, AProcessHasRecordsOfTheOwnersThatItHasUsed) {
   EXPECT_EQ(more, expected);
 }
 
-// As after an error in one process: the other process goes on to use the share.
+// Rank 0 destroys its table object without destroy(), as after an error. Rank 1 continues to use
+// rank 0's share.
 TEST(HashTableTest, AShareOutlivesATableThatWasNotDestroyed) {
   LocalJob job({.processes = 2});
   job.run([&](Fabric& fabric, uint32_t) {

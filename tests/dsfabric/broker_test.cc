@@ -228,7 +228,7 @@ TEST(Broker, OutsidersGetNoAnswerAndPeersAreServed) {
     auto address = internal::decode_broker_address(job.heard[1 - job.rank()]);
     ASSERT_TRUE(address.ok()) << address.status();
     // More connections than the broker serves at a time; most of them send nothing.
-    std::vector<FileDescriptor> strangers;
+    std::vector<FileDescriptor> unauthenticated;
     for (int i = 0; i < 150; ++i) {
       auto socket = internal::connect_to(address->local, "the broker", soon());
       ASSERT_TRUE(socket.ok()) << socket.status();
@@ -236,7 +236,7 @@ TEST(Broker, OutsidersGetNoAnswerAndPeersAreServed) {
         static_cast<void>(internal::send_exactly(
             socket->get(), std::string(200, static_cast<char>(i)), "the broker", soon()));
       }
-      strangers.push_back(*std::move(socket));
+      unauthenticated.push_back(*std::move(socket));
     }
     EXPECT_EQ((*broker)->request(1 - job.rank(), "x", soon()).value_or("none").substr(4), "x");
     EXPECT_TRUE(job.fence(soon()).ok());

@@ -19,7 +19,7 @@
 namespace cariama::testing {
 namespace {
 
-std::atomic<int64_t> under_way{0};
+std::atomic<int64_t> running{0};
 std::atomic<uint64_t> run{0};
 
 LocalJobOptions simulated_job(uint32_t processes, uint64_t seed) {
@@ -72,11 +72,11 @@ void walk(Fabric& fabric, uint64_t seed, uint32_t steps) {
   const auto begin = [&](uint32_t steps_left) {
     const auto to = static_cast<uint32_t>(random() % fabric.total_threads());
     const uint64_t next = random();
-    ++under_way;
+    ++running;
     must(call(fabric, to, [next, steps_left] {
       walk(*running_fabric(), next, steps_left);
       ++run;
-      --under_way;
+      --running;
     }));
   };
   if (random() % 2 == 0) begin(0);
@@ -94,7 +94,7 @@ TEST(Quiescence, LongChainsOfUnitsDoNotEndItEarly) {
   for (uint64_t seed = 1; seed <= kLongChains; ++seed) {
     SCOPED_TRACE(seed);
     const auto processes = static_cast<uint32_t>(2 + seed % 8);
-    under_way = 0;
+    running = 0;
     run = 0;
     LocalJob job(simulated_job(processes, seed));
     job.run([&](Fabric& fabric, uint32_t) {
@@ -102,7 +102,7 @@ TEST(Quiescence, LongChainsOfUnitsDoNotEndItEarly) {
       if (fabric.rank() == seed % processes) walk(fabric, seed, 150);
       come_late(fabric, seed);
       must(detector.wait(soon()));
-      EXPECT_EQ(under_way, 0);
+      EXPECT_EQ(running, 0);
       const uint64_t before = run;
       must(detector.wait(soon()));
       EXPECT_EQ(run, before);
@@ -113,7 +113,7 @@ TEST(Quiescence, LongChainsOfUnitsDoNotEndItEarly) {
 TEST(Quiescence, UnderFaultsAndManySchedules) {
   for (uint64_t seed = 1; seed <= 15; ++seed) {
     SCOPED_TRACE(seed);
-    under_way = 0;
+    running = 0;
     run = 0;
     LocalJobOptions options = simulated_job(4, seed);
     options.transport = transport_case("fault_sim");
@@ -123,7 +123,7 @@ TEST(Quiescence, UnderFaultsAndManySchedules) {
       walk(fabric, seed * 10 + fabric.rank(), 20);
       come_late(fabric, seed);
       must(detector.wait(soon()));
-      EXPECT_EQ(under_way, 0);
+      EXPECT_EQ(running, 0);
     });
   }
 }
@@ -156,7 +156,7 @@ class Mailboxes {
     uint32_t steps;
   };
   void put(uint32_t from, uint32_t to, uint64_t seed, uint32_t steps) {
-    ++under_way;
+    ++running;
     ++counters_[from].begun_[to];
     const std::lock_guard lock(mutex_);
     boxes_[to].push_back({from, seed, steps});
@@ -173,7 +173,7 @@ class Mailboxes {
     }
     pass_on(fabric, rank, unit.seed, unit.steps);
     ++run;
-    --under_way;
+    --running;
     ++counters_[rank].ended_[unit.from];
     return true;
   }
@@ -183,12 +183,12 @@ class Mailboxes {
     const auto to = static_cast<uint32_t>(random() % boxes_.size());
     const uint64_t next = random();
     if (random() % 2 == 0) return put(rank, to, next, steps - 1);
-    ++under_way;
+    ++running;
     must(call(fabric, fabric.thread_of(to), [this, next, steps] {
       Fabric& here = *running_fabric();
       pass_on(here, here.rank(), next, steps - 1);
       ++run;
-      --under_way;
+      --running;
     }));
   }
   const Counter& counter(uint32_t rank) const { return counters_[rank]; }
@@ -202,7 +202,7 @@ class Mailboxes {
 void other_path(const TransportCase& transport, uint64_t seed) {
   SCOPED_TRACE(seed);
   constexpr uint32_t kProcesses = 3;
-  under_way = 0;
+  running = 0;
   run = 0;
   LocalJobOptions options = simulated_job(kProcesses, seed);
   options.transport = transport;
@@ -231,7 +231,7 @@ void other_path(const TransportCase& transport, uint64_t seed) {
     mailboxes.pass_on(fabric, rank, seed * 10 + rank, 30);
     if (transport.base == Transport::kSim) come_late(fabric, seed);
     must(detector.wait(soon()));
-    EXPECT_EQ(under_way, 0);
+    EXPECT_EQ(running, 0);
     EXPECT_EQ(run, 30u * kProcesses);
     ++detected;
     ASSERT_TRUE(fabric.wait_polling([&] { return detected == kProcesses; }, soon()));
@@ -268,7 +268,7 @@ TEST(Quiescence, WaitsForAUnitAsLongAsItTakes) {
       EXPECT_TRUE(mailboxes.run_one(fabric, 1));
     }
     must(detector.wait(soon()));
-    EXPECT_EQ(under_way, 0);
+    EXPECT_EQ(running, 0);
     ++detected;
     ASSERT_TRUE(fabric.wait_polling([&] { return detected == 2; }, soon()));
   });

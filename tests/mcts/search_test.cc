@@ -247,8 +247,8 @@ TEST(Search, TheTreeIsKept) {
   EXPECT_EQ(visits, 1u);
 }
 
-// Pondering: a search of the position after the own move, until the opponent has moved. The next
-// search keeps the visits that pondering gave to the opponent's move.
+// Pondering: a search of the position after the program's move, until the opponent has moved. The
+// next search keeps the visits that pondering gave to the opponent's move.
 TEST_P(ByThreads, WhatWasPonderedIsKept) {
   const auto host = local_host(GetParam());
   Search<ConnectFour> search(*host);

@@ -119,7 +119,7 @@ void lose_a_router(Fabric& fabric) {
           return true;
         },
         soon()));
-    // Calls on the own node are not affected.
+    // Calls within the sender's node are not affected.
     EXPECT_TRUE(aggregator.call(1, [] { ++ended; }));
     testing::expect_dead(aggregator.flush(), fabric, 2);
     testing::expect_dead(aggregator.shutdown(soon()), fabric, 2);

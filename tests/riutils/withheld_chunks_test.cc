@@ -1,5 +1,6 @@
 // The chunks of a channel that its sender has not ended go to no other channel, because the sender
-// may still write to them: a channel that was broken off, and one whose connection has failed.
+// may still write to them: a channel that the receiver stopped reading because of malformed data,
+// and a channel whose connection has failed.
 #include <gtest/gtest.h>
 #include <signal.h>
 #include <sys/mman.h>

@@ -170,7 +170,8 @@ class Member {
     std::optional<Resources> before;
     for (int round = 0;; ++round) {
       if (absl::Status sent = send_messages(); !sent.ok()) {
-        // The others may wait for this process already. They get UNAVAILABLE when it has come.
+        // The other processes may already be inside detector_.wait(). There it returns UNAVAILABLE
+        // once this process has called it, too.
         EXPECT_FALSE(detector_.wait(soon()).ok());
         return sent;
       }

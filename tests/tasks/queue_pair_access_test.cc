@@ -58,7 +58,7 @@ TEST(QueuePairAccess, EveryOperationOnEveryPeer) {
     for (size_t i = 0; i < 64; ++i) node.tail.words[i] = 100 * static_cast<uint64_t>(me) + i;
     node.fence();
     for (int peer = 0; peer < 3; ++peer) {
-      // Read into the own stack, like a thief that reads frames.
+      // Read into this process's stack, like a thief that reads frames.
       auto* to = reinterpret_cast<uint64_t*>(node.region->top()) - 64;
       cariama::must(
           node.access->read(peer, Node::at(&node.tail.words), to, sizeof node.tail.words));

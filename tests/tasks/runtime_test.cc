@@ -249,7 +249,7 @@ TEST(Runtime, ResumeInAnotherThread) {
       "resume()");
 }
 
-// It would read the worker's state while the worker changes it.
+// In another thread these functions would read the worker's state while the worker changes it.
 TEST(Runtime, FunctionsOfTasksInAnotherThread) {
   expect_refused_in_a_thread(
       [] { std::thread([] { static_cast<void>(parent_is_stolen()); }).join(); },

@@ -54,7 +54,8 @@ void require(const absl::Status& status) {
 
 // ---- What the workers do ------------------------------------------------------------------------
 
-// Its frame has a canary if the stack protector is enabled, and migrates with it.
+// The frame of this function has a canary if the stack protector is enabled. The frame migrates
+// with its canary.
 #if defined(__GNUC__) && !defined(__clang__)
 __attribute__((stack_protect))
 #endif

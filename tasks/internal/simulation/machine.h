@@ -18,7 +18,7 @@ namespace cariama::tasks {
 // operation.
 class SimulatedAccess : public RemoteAccess {
  public:
-  // An atomic operation on the own memory takes `own_atomic`.
+  // An atomic operation on the machine's own memory takes `own_atomic`.
   SimulatedAccess(Cluster& cluster, SimulatedMachine& machine, int rank, SimTime own_atomic)
       : RemoteAccess(rank, cluster.options().workers),
         cluster_(cluster),

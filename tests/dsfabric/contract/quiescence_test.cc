@@ -13,7 +13,7 @@ namespace {
 
 // The test's own count of calls of the whole job that were begun and have not ended. Incremented
 // before a call is made, and decremented as the last action of the call.
-std::atomic<int64_t> under_way{0};
+std::atomic<int64_t> running{0};
 std::atomic<uint64_t> run{0};
 
 // Makes up to two more calls, to destinations that the seed determines.
@@ -22,11 +22,11 @@ void spread(Fabric& fabric, uint64_t seed, uint32_t depth) {
   for (uint64_t i = depth == 0 ? 0 : random() % 3; i > 0; --i) {
     const auto to = static_cast<uint32_t>(random() % fabric.total_threads());
     const uint64_t next = random();
-    ++under_way;
+    ++running;
     must(call(fabric, to, [next, depth] {
       spread(*running_fabric(), next, depth - 1);
       ++run;
-      --under_way;
+      --running;
     }));
   }
 }
@@ -37,7 +37,7 @@ class QuiescenceContract : public ::testing::TestWithParam<TransportCase> {
     if (const std::string reason = reason_to_skip(GetParam()); !reason.empty()) {
       GTEST_SKIP() << reason;
     }
-    under_way = 0;
+    running = 0;
     run = 0;
   }
 };
@@ -49,8 +49,8 @@ TEST_P(QuiescenceContract, CallsThatCauseCalls) {
     for (uint64_t round = 0; round < 5; ++round) {
       for (uint64_t i = 0; i < 8; ++i) spread(fabric, round * 100 + i * 10 + fabric.rank(), 6);
       must(detector.wait(soon()));
-      EXPECT_EQ(under_way, 0);
-      // No process begins the next round before all have checked `under_way`.
+      EXPECT_EQ(running, 0);
+      // No process begins the next round before all have checked `running`.
       must(detector.wait(soon()));
     }
   });
@@ -74,7 +74,7 @@ TEST_P(QuiescenceContract, OfAllThreads) {
         spread(fabric, round * 100 + i * 10 + fabric.this_thread()->global_id(), 6);
       }
       must(detectors[rank]->wait(soon()));
-      EXPECT_EQ(under_way, 0);
+      EXPECT_EQ(running, 0);
       must(detectors[rank]->wait(soon()));
     }
   });

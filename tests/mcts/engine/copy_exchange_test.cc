@@ -75,8 +75,8 @@ struct QuietSearch {
   // Returns the numbers of nodes of the processes.
   [[nodiscard]] std::vector<uint64_t> nodes(CommandKind kind = CommandKind::kInform) {
     std::vector<uint64_t> nodes;
-    for (const CommandAnswer& reply : process.command(kind, options)) {
-      nodes.push_back(reply.statistics.nodes);
+    for (const CommandAnswer& answer : process.command(kind, options)) {
+      nodes.push_back(answer.statistics.nodes);
     }
     return nodes;
   }
@@ -105,7 +105,8 @@ TEST(CopyExchange, AnOfferIsAnsweredWhenTheChildWasCreated) {
   });
 }
 
-// As before, but the other process has no memory for the child: the owner adopts the offered node.
+// Rank 1 offers a child while another process creates the child for the owner, rank 0. That process
+// has no memory for the child: the owner adopts the offered node.
 TEST(CopyExchange, AnOfferIsAdoptedWhenTheChildWasNotCreated) {
   testing::run_search_job({2, 1}, [](Host& host) {
     QuietSearch search(host);

@@ -133,7 +133,7 @@ TEST_P(Routed, EachCallRunsOnceAndInOrder) {
     const RoutingStatistics statistics = aggregator.statistics();
     routed += statistics.routed;
     forwarded += statistics.forwarded;
-    // Two other nodes, and the four threads of the own node.
+    // Two other nodes, and the four threads of the sender's node.
     EXPECT_EQ(statistics.channels, 6u);
     EXPECT_LE(statistics.forwarding_channels, 3u);
     EXPECT_EQ(statistics.lost, 0u);

@@ -576,8 +576,8 @@ TEST(Pool, AKilledWorkerEndsTheRunWithItsName) {
   });
 }
 
-// Stores a request of a rank that does not exist in the own request cell, while this worker has no
-// task that it could hand over.
+// Stores a request of a rank that does not exist in this worker's request cell, while the worker
+// has no task that it could hand over.
 uint64_t gets_an_impossible_request(uint64_t) {
   auto& area = *reinterpret_cast<tasks::PoolArea*>(tasks::kPoolAddress);
   area.request.store(tasks::ticket_of((1 << tasks::kTicketRankBits) - 1, 1));
