@@ -276,8 +276,16 @@ TEST_P(ErrorContract, LocalMemoryMustBeWritableForResults) {
   EXPECT_TRUE(succeeded(take_one(*link.near.sends), 3, CompletionKind::kWrite));
 }
 
+// Options of a link whose sender must not give up (kRetryExceeded) before the answer of a receiver
+// comes that waits for processor time.
+LinkOptions patient() {
+  LinkOptions options;
+  options.connect.ack_timeout = std::chrono::seconds(1);
+  return options;
+}
+
 TEST_P(ErrorContract, ReceiveTooSmall) {
-  Link link = make_link();
+  Link link = make_link(patient());
   Buffer inbox(*far_domain_, 4096);
   for (const size_t bytes : {size_t{65}, size_t{4096}}) {
     SCOPED_TRACE(bytes);
@@ -291,7 +299,7 @@ TEST_P(ErrorContract, ReceiveTooSmall) {
 
 // A message that is longer than the receive's buffers, as the receiver sees it.
 TEST_P(ErrorContract, TheReceiverLearnsThatItsBufferWasTooSmall) {
-  Link link = make_link();
+  Link link = make_link(patient());
   Buffer inbox(*far_domain_, 256);
   post_receive(link.far, 10, {inbox.segment(0, 64)});
   post_receive(link.far, 11, {inbox.segment(128, 64)});
