@@ -287,7 +287,8 @@ class LoadedArgument<std::vector<T>, std::span<const T>> {
   explicit LoadedArgument(std::span<const std::byte>& in) {
     const std::byte* first = nullptr;
     const size_t size = load_elements<T>(in, first);
-    if (size == 0 || reinterpret_cast<uintptr_t>(first) % alignof(T) == 0) {
+    if (size == 0) return;
+    if (reinterpret_cast<uintptr_t>(first) % alignof(T) == 0) {
       view_ = {reinterpret_cast<const T*>(first), size};
     } else {
       copy_.resize(size);

@@ -58,8 +58,11 @@ TEST(GdbHelper, ListsSuspendedTasks) {
 #endif
   char self[4096] = {};
   ASSERT_GT(readlink("/proc/self/exe", self, sizeof self - 1), 0);
+  // Without the variables by which ctest divides the cases of a program: the program that gdb runs
+  // has one case.
   const std::string command =
-      "timeout 100 gdb -nx -batch -ex 'set startup-with-shell off' -ex 'set confirm off'"
+      "env -u GTEST_TOTAL_SHARDS -u GTEST_SHARD_INDEX timeout 100 gdb -nx -batch -ex 'set "
+      "startup-with-shell off' -ex 'set confirm off'"
       " -ex 'set follow-fork-mode child' -ex 'set debuginfod enabled off'"
       " -ex 'source " CARIAMA_SOURCE_DIR
       "/tasks/gdb/cariama_tasks.py' -ex 'break some_tasks_are_suspended' -ex run"
