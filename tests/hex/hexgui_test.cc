@@ -107,7 +107,7 @@ Stones stones_of(const std::string& text) {
 
 TEST(HexGui, PlaysARecordedSession) {
   // Iterations, not a time: how well the program plays must not depend on the machine.
-  Program program({"gtp", "-n", "2", "--size", "11", "--seconds", "0", "--iterations", "5000"});
+  Program program({"gtp", "-n", "2", "--size", "11", "--seconds", "0", "--iterations", "20000"});
   std::ifstream session(CARIAMA_SOURCE_DIR "/tests/hex/data/hexgui_session.gtp");
   ASSERT_TRUE(session.is_open());
   std::vector<std::string> moves;                         // answers of genmove
