@@ -103,7 +103,7 @@ struct ShortWord {
 };
 static_assert(sizeof(ShortWord) == 16);
 
-// The text of one process: words of 2 to 12 letters. The frequency of the r-th word is proportional
+// The text of one process: words of 4 to 9 characters. The frequency of the r-th word is proportional
 // to 1/r (Zipf's law), as in natural texts.
 class Text {
  public:
