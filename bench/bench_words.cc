@@ -103,8 +103,8 @@ struct ShortWord {
 };
 static_assert(sizeof(ShortWord) == 16);
 
-// The text of one process: words of 4 to 9 characters. The frequency of the r-th word is proportional
-// to 1/r (Zipf's law), as in natural texts.
+// The text of one process: words of 4 to 9 characters. The frequency of the r-th word is
+// proportional to 1/r (Zipf's law), as in natural texts.
 class Text {
  public:
   Text(uint32_t part, const Options& options) {
