@@ -80,8 +80,9 @@ int play_role(int argc, char** argv) {
     if (role() == "int") throw 7;
     Search<Throwing> search(host);
     if (role().ends_with(", call")) search.options().placement = Placement::kRandom;
-    // One search may end before the worker of the role has begun a playout.
-    while (role().starts_with("rank 1") && host.living() == 2) {
+    // One search may end before the worker of the role has begun a playout, or was called.
+    const bool late = role().starts_with("rank 1") || role().ends_with(", call");
+    while (late && host.living() == 2) {
       static_cast<void>(search.run(Throwing(), {.iterations = 20000}));
     }
     const auto result = search.run(Throwing(), {.iterations = 20000});
