@@ -18,9 +18,10 @@
 //
 // Cost: sizeof(TransmitQueue) and sizeof(Transmitter) are checked below. Each lane (the state of
 // one thread) takes 256 bytes, and 32 bytes per signaled operation in flight (16 records
-// initially). On the fast path a transfer costs one post and no atomic read-modify-write. One
-// transfer in depth/4 (with several threads: in depth/(8 * threads)) takes credits from the shared
-// counter and is signaled.
+// initially). A WRITE without a Synchronizer that this process can store itself (WriteWindow) is
+// complete on return and takes no slot. Otherwise a transfer costs, on the fast path, one post and
+// no atomic read-modify-write, and one transfer in depth/4 (with several threads: in
+// depth/(8 * threads)) takes credits from the shared counter and is signaled.
 #ifndef CARIAMA_DTUTILS_TRANSMITTER_H_
 #define CARIAMA_DTUTILS_TRANSMITTER_H_
 
