@@ -5,13 +5,14 @@
 //   if (const Count* const count = counts.find(rank)) ...    // nullptr: never used
 //   counts.for_each([](uint32_t rank, Count& count) { ... });  // the created ones
 //
-// Cost: P / 4 bytes for a job of P processes; 256 bytes for each block of 32 consecutive ranks that
+// Cost: P / 4 bytes for a job of P processes; 264 bytes for each block of 32 consecutive ranks that
 // has a record; the records.
 #ifndef CARIAMA_DSFABRIC_PER_PEER_H_
 #define CARIAMA_DSFABRIC_PER_PEER_H_
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -35,7 +36,7 @@ class PerPeer {
     for (uint32_t i = 0; i < blocks(); ++i) {
       const std::unique_ptr<Block> block(blocks_[i].load(std::memory_order_acquire));
       if (block == nullptr) continue;
-      for (std::atomic<T*>& record : *block) delete record.load(std::memory_order_acquire);
+      for (std::atomic<T*>& record : block->records) delete record.load(std::memory_order_acquire);
     }
   }
   PerPeer(const PerPeer&) = delete;
@@ -45,7 +46,8 @@ class PerPeer {
   // Returns the record, or nullptr if none was created. Requires: rank < size().
   [[nodiscard]] T* find(uint32_t rank) const {
     const Block* const block = blocks_[rank / kBlock].load(std::memory_order_seq_cst);
-    return block == nullptr ? nullptr : (*block)[rank % kBlock].load(std::memory_order_seq_cst);
+    return block == nullptr ? nullptr
+                            : block->records[rank % kBlock].load(std::memory_order_seq_cst);
   }
   // Returns the record. Creates it as T(arguments...) on first use. Requires: rank < size().
   template <typename... Arguments>
@@ -55,7 +57,9 @@ class PerPeer {
     std::atomic<Block*>& place = blocks_[rank / kBlock];
     Block* block = place.load(std::memory_order_seq_cst);
     if (block == nullptr) block = publish(place, std::make_unique<Block>());
-    return *publish((*block)[rank % kBlock],
+    // In this order, for_each() finds each record that is stored.
+    block->marks.fetch_or(uint32_t{1} << rank % kBlock, std::memory_order_seq_cst);
+    return *publish(block->records[rank % kBlock],
                     std::make_unique<T>(std::forward<Arguments>(arguments)...));
   }
   // Calls `function(rank, record)` for each record, in the order of ranks.
@@ -64,8 +68,10 @@ class PerPeer {
     for (uint32_t i = 0; i < blocks(); ++i) {
       const Block* const block = blocks_[i].load(std::memory_order_seq_cst);
       if (block == nullptr) continue;
-      for (uint32_t j = 0; j < kBlock; ++j) {
-        T* const record = (*block)[j].load(std::memory_order_seq_cst);
+      uint32_t marks = block->marks.load(std::memory_order_seq_cst);
+      for (; marks != 0; marks &= marks - 1) {
+        const auto j = static_cast<uint32_t>(std::countr_zero(marks));
+        T* const record = block->records[j].load(std::memory_order_seq_cst);
         if (record != nullptr) function(i * kBlock + j, *record);
       }
     }
@@ -79,7 +85,12 @@ class PerPeer {
 
  private:
   static constexpr uint32_t kBlock = 32;
-  using Block = std::array<std::atomic<T*>, kBlock>;
+  struct Block {
+    // Bit j is set before records[j] is stored. for_each() reads only the marked records: the calls
+    // that poll visit all records.
+    std::atomic<uint32_t> marks{0};
+    std::array<std::atomic<T*>, kBlock> records{};
+  };
 
   [[nodiscard]] uint32_t blocks() const { return (size_ + kBlock - 1) / kBlock; }
   // Stores `made` unless another thread has stored an object before. Returns the stored object.

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -18,7 +19,6 @@
 namespace cariama::internal {
 namespace {
 
-constexpr size_t kReceiveBatch = 32;
 // While calls are deferred the service thread must poll: credits arrive by plain WRITEs, which do
 // not wake it.
 constexpr std::chrono::microseconds kDeferredPause{200};
@@ -61,7 +61,7 @@ absl::Status lease_ended(const std::string& label, std::chrono::milliseconds lea
 // awaited.
 class Ports::PortSleeper final : public Sleeper {
  public:
-  explicit PortSleeper(Port& port) : port_(port) {}
+  PortSleeper(Port& port, bool has_barrier) : port_(port), has_barrier_(has_barrier) {}
   void arm() override {
     armed_ = port_.receives->arm().ok();
     const std::lock_guard lock(port_.mutex);
@@ -74,6 +74,7 @@ class Ports::PortSleeper final : public Sleeper {
     if (!skipped_) return false;
     // If the thread that polls ends its poll after arm(), it wakes the channel.
     static_cast<void>(port_.skipped.arm());
+    if (has_barrier_) Machine::fence_ringers();  // end_polling() has no fence then
     return !port_.polling.load(std::memory_order_seq_cst);
   }
   void wait(Deadline deadline) override {
@@ -88,12 +89,17 @@ class Ports::PortSleeper final : public Sleeper {
 
  private:
   Port& port_;
+  const bool has_barrier_;
   bool armed_ = false;
   bool skipped_ = false;
 };
 
 Ports::Ports(const FabricJob& job, FabricMemory& memory, PortListener& listener)
-    : job_(job), memory_(memory), listener_(listener), deferred_(job.options().deferred_bytes) {}
+    : job_(job),
+      memory_(memory),
+      listener_(listener),
+      deferred_(job.options().deferred_bytes),
+      has_barrier_(register_ringers()) {}
 
 absl::Status Ports::open() {
   const std::shared_ptr<Device>& wanted_device = job_.options().device;
@@ -214,7 +220,7 @@ void Ports::stop() {
 // without a notice.
 void Ports::serve(Port& port) {
   name_trace_thread("service thread");
-  PortSleeper sleeper(port);
+  PortSleeper sleeper(port, has_barrier_);
   bool deferred = false;
   const auto something = [&] {
     const std::optional<size_t> polled = poll(port);
@@ -309,7 +315,7 @@ std::optional<size_t> Ports::poll(Port& port) {
       port.polling.exchange(true, std::memory_order_acquire)) {
     return std::nullopt;
   }
-  std::array<Completion, kReceiveBatch> batch;
+  const std::span<Completion> batch = port.batch;
   const size_t count = port.receives->poll(batch);
   if (count == 0) {
     end_polling(port);
@@ -345,8 +351,8 @@ std::optional<size_t> Ports::poll(Port& port) {
 
 void Ports::end_polling(Port& port) {
   port.polling.store(false, std::memory_order_release);
-  if (port.skipped.take()) [[unlikely]]
-    port.channel->wake();
+  const bool maybe_armed = !has_barrier_ || port.skipped.is_armed();
+  if (maybe_armed && port.skipped.take()) port.channel->wake();
 }
 
 // A thread that waits, or that polls for calls, receives messages itself while it is awake. So no

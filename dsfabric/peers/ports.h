@@ -31,6 +31,7 @@
 #include "dsfabric/peers/byte_budget.h"
 #include "dsfabric/peers/connection.h"
 #include "dsfabric/peers/fabric_memory.h"
+#include "dtutils/completion.h"
 #include "dtutils/device.h"
 #include "dtutils/statistics.h"
 #include "dtutils/wait.h"
@@ -121,6 +122,7 @@ class Ports {
   void add_to(FabricStatistics& sum) const;
 
  private:
+  static constexpr size_t kReceiveBatch = 32;
   // A device, the objects shared by all connections through it, and the device's service thread.
   struct Port {
     std::shared_ptr<Device> device;
@@ -131,6 +133,8 @@ class Ports {
     std::vector<Connection*> connections;  // all connections in any state; only grows
     // True while a thread polls. Only one thread polls at a time, so that messages stay in order.
     std::atomic<bool> polling{false};
+    // Written by the polling thread. A local array would be initialized at each poll.
+    std::array<Completion, kReceiveBatch> batch;
     // Armed by the service thread before it sleeps although another thread was polling. That thread
     // then wakes the channel: it may have polled before the completion arrived.
     Doorbell skipped;
@@ -177,6 +181,8 @@ class Ports {
   std::vector<std::shared_ptr<ProtectionDomain>> domains_;
   ByteBudget deferred_;              // of messages to other processes
   std::atomic<uint64_t> rounds_{0};  // of service threads
+  // True if a service thread that sleeps can make the polling threads execute a memory barrier.
+  const bool has_barrier_;
 };
 
 }  // namespace cariama::internal
