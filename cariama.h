@@ -49,6 +49,7 @@
 #include "dsfabric/send_call.h"                            // IWYU pragma: export
 #include "dsfabric/serializer.h"                           // IWYU pragma: export
 #include "dsfabric/topology.h"                             // IWYU pragma: export
+#include "dsfabric/transfer_completion.h"                  // IWYU pragma: export
 #include "dsfabric/user_buffer.h"                          // IWYU pragma: export
 #include "dtutils/allocators/circular_allocator.h"         // IWYU pragma: export
 #include "dtutils/allocators/general_allocator.h"          // IWYU pragma: export
