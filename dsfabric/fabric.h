@@ -193,7 +193,8 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   // Ends the job. Every process calls finalize(), from one thread; the process's other threads have
   // left, or continue to run their calls. Runs all calls in flight, including calls to threads that
   // have left. Blocks until all processes have called finalize() and no call is in flight. From
-  // then on no call is accepted. The job ends without processes that have failed, and the result is
+  // then on no call is accepted. (A call that another thread issues at that moment may be accepted
+  // and not run.) The job ends without processes that have failed, and the result is
   // then OK. Errors: DEADLINE_EXCEEDED (the text names the processes that did not call finalize()
   // in time, or the number of calls that have not run; this process may call it again), UNAVAILABLE
   // (the others consider this process failed, and the job ends without it), those of the bootstrap.

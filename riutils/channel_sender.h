@@ -130,8 +130,9 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
   // it ends at end_, for calls that are published one by one. The end that is not used is not
   // beyond position_. While the window is closed, neither end is beyond position_.
   Relaxed<std::byte*> position_;
-  std::byte* end_ = nullptr;
-  std::byte* batch_end_ = nullptr;
+  // Another thread that closes the channel sets both ends to nullptr.
+  Relaxed<std::byte*> end_;
+  Relaxed<std::byte*> batch_end_;
   // The receiver's doorbell. If a publication takes more than a store, the pointer names a doorbell
   // that is always armed, so that every publication takes the slow path.
   const Doorbell* doorbell_;

@@ -36,8 +36,7 @@ RingSender::RingSender(ChannelLink& link, const MessengerOptions& options, std::
       options_(options),
       peer_(std::move(peer)),
       no_room_(no_room_error(options, peer_)),
-      limit_(options.max_chunks),
-      first_bytes_(std::min(options.first_chunk_bytes, options.chunk_bytes)),
+      chunks_(options_),
       backlog_(link, options.chunk_bytes) {}
 
 RingSender::~RingSender() {
@@ -46,8 +45,8 @@ RingSender::~RingSender() {
     fail(make_error(absl::StatusCode::kCancelled, ErrorScope::kOperation,
                     "the channel to " + peer_ + " was destroyed before it published this call"));
   }
-  // The READ in flight refers to pulled_. It completes or fails.
-  if (pulling_) static_cast<void>(path_->transmitter->wait(pulled_, kForever));
+  // The READ in flight refers to consumed_. It completes or fails.
+  if (consumed_.is_reading()) consumed_.wait(*path_->transmitter);
 }
 
 // ---- The state ----------------------------------------------------------------------------------
@@ -61,6 +60,7 @@ void RingSender::fail(absl::Status status) {
   if (state_ == ChannelState::kFailed || state_ == ChannelState::kClosed) return;
   enter(ChannelState::kFailed);
   failure_ = std::move(status);
+  failed_.store(true, std::memory_order_release);
   must_tell_waiters_.store(true, std::memory_order_release);
   backlog_.fail(failure_);
   for (const EventReceiver& transmitted : transmitted_) transmitted.complete(failure_);
@@ -96,8 +96,12 @@ void RingSender::peer_died() {
 void RingSender::close(const absl::Status& why) {
   const TellWaiters tell(*this);
   const std::lock_guard lock(mutex_);
-  close_window();
+  // Only the owner, which may be inside a call now, changes the other fields of the window. Its next
+  // call takes the slow path, or its next publication does; there it finds the failure.
   fail(why);
+  end_ = nullptr;
+  batch_end_ = nullptr;
+  if (writer_ != nullptr) writer_->peer_died();
 }
 
 void RingSender::tell_waiters() {
@@ -108,17 +112,19 @@ void RingSender::tell_waiters() {
 
 void RingSender::close_window() {
   if (!window_open_) return;
-  closed_at_ = position_;
+  std::byte* const at = position_;
+  closed_at_ = at;
   if (batch_ == nullptr) batch_ = closed_at_;
   if (batch_is_empty()) closed_at_ = batch_;  // discard the batch word of an empty batch
-  end_ = batch_end_ = position_;
+  end_ = at;
+  batch_end_ = at;
   window_open_ = false;
 }
 
 void RingSender::open_window(bool batch) {
-  if (state_ != ChannelState::kOpen || !chunk_open_) return;
+  if (state_ != ChannelState::kOpen || !chunks_.is_open()) return;
   window_open_ = true;
-  publishes_by_store_ = may_publish_by_store_ && !trace_enabled();
+  publishes_by_store_ = may_publish_by_store() && !trace_enabled();
   if (closed_at_ == batch_ && batch && options_.flush_age.count() == 0) {
     begin_batch(closed_at_);
     return;
@@ -158,7 +164,9 @@ void RingSender::begin_batch(std::byte* at) {
 
 CallResult RingSender::published_slowly(std::byte* first, std::byte* next) {
   if (path_->arrival != Arrival::kMapped) publications_ = publications_ + 1;
-  absl::Status status = writer_->publish(path_->transmitter, first, next, produced_at(next));
+  absl::Status status = failed_.load(std::memory_order_acquire)
+                            ? failure_
+                            : writer_->publish(path_->transmitter, first, next, produced_at(next));
   if (status.ok() && writer_->resumes_in_place()) [[likely]]
     return status;
   const TellWaiters tell(*this);
@@ -371,7 +379,7 @@ CallResult RingSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when
         return status;
       }
       grows = progress == Progress::kGrant;
-      if (grows && !inside && (!when.defer || ring_.size() == 0)) {
+      if (grows && !inside && (!when.defer || chunks_.none())) {
         if (absl::Status granted = await_chunks(lock, total); !granted.ok()) {
           open_window();
           return granted;
@@ -379,7 +387,7 @@ CallResult RingSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when
         continue;
       }
       // Publish the batch: it must not wait for room for this call.
-      if (chunk_open_) {
+      if (chunks_.is_open()) {
         absl::Status flushed = flush_batch(path_->transmitter, "publish: no room for a call");
         if (!flushed.ok()) return flushed;
       }
@@ -398,10 +406,10 @@ CallResult RingSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when
         return failure_;
       }
       ++counts_.refused;
-      trace_instant("riutils", ring_.size() == 0 ? "refuse: no chunk yet" : "refuse: no free chunk",
+      trace_instant("riutils", chunks_.none() ? "refuse: no chunk yet" : "refuse: no free chunk",
                     "bytes", total);
       open_window();
-      return ring_.size() == 0 ? not_set_up() : no_room_;
+      return chunks_.none() ? not_set_up() : no_room_;
     }
     const uint64_t deferred = backlog_.bytes();
     const TraceScope trace("riutils",
@@ -413,8 +421,8 @@ CallResult RingSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when
 absl::Status RingSender::defer(const OutgoingCallView& call, EventReceiver& transmitted) {
   if (absl::Status appended = backlog_.append(call, transmitted); !appended.ok()) return appended;
   ++counts_.deferred;
-  trace_instant("riutils", ring_.size() == 0 ? "defer: no chunk yet" : "defer: no free chunk",
-                "bytes", call.total());
+  trace_instant("riutils", chunks_.none() ? "defer: no chunk yet" : "defer: no free chunk", "bytes",
+                call.total());
   counts_.deferred_bytes_high_water = std::max(counts_.deferred_bytes_high_water, backlog_.bytes());
   if (state_ == ChannelState::kUnopened) enter(ChannelState::kOpening);
   if (state_ == ChannelState::kOpen) enter(ChannelState::kBacklogged);
@@ -446,10 +454,10 @@ bool RingSender::look_for_room(uint64_t deferred_before) {
     }
   }
   // All deferred calls were published: the wait ends, whether or not another chunk is free.
-  if (deferred_before != 0 || ring_.size() == 0) return true;
+  if (deferred_before != 0 || chunks_.none()) return true;
   const Progress progress = find_free_chunk(path_->transmitter);
   return progress == Progress::kDone || progress == Progress::kFailed ||
-         (progress == Progress::kFull && chunk_open_ && may_grow());
+         (progress == Progress::kFull && chunks_.is_open() && chunks_.may_grow());
 }
 
 // ---- Statistics ---------------------------------------------------------------------------------
@@ -477,11 +485,13 @@ MessengerStatistics RingSender::statistics() const {
   const std::lock_guard lock(mutex_);
   MessengerStatistics statistics = counts_;
   statistics.publications = publications_;
+  statistics.pulls = consumed_.pulls();
   if (writer_ == nullptr) return statistics;
   statistics.wakes = writer_->wakes();
   statistics.events = writer_->events();
-  const uint64_t pushed = control_->consumed_chunks.load(std::memory_order_acquire);
-  statistics.chunks_consumed = std::max(consumed_, pushed <= ring_.ended() ? pushed : 0);
+  const uint64_t pushed = control_of(*path_).consumed_chunks.load(std::memory_order_acquire);
+  statistics.chunks_consumed =
+      std::max(consumed_.value(), pushed <= chunks_.ring().ended() ? pushed : 0);
   return statistics;
 }
 

@@ -1,5 +1,5 @@
-// The sending end of a channel behind its fast path (channel_sender.h): a ring of chunks
-// (chunk_ring.h), a writer for the arrival mode (chunk_writer.h), and a backlog of deferred calls
+// The sending end of a channel behind its fast path (channel_sender.h): its chunks
+// (sender_chunks.h), a writer for the arrival mode (chunk_writer.h), and a backlog of deferred calls
 // (backlog.h).
 //
 // The sender decides which chunk is filled, when further chunks are requested, and where the
@@ -37,13 +37,12 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "dtutils/synchronizer.h"
 #include "dtutils/transmitter.h"
 #include "riutils/channel_sender.h"
 #include "riutils/internal/backlog.h"
 #include "riutils/internal/channel_link.h"
-#include "riutils/internal/chunk_ring.h"
 #include "riutils/internal/chunk_writer.h"
+#include "riutils/internal/sender_chunks.h"
 #include "riutils/messenger_options.h"
 
 namespace cariama::internal {
@@ -139,7 +138,7 @@ class RingSender final : public ChannelSender {
   // Makes the next publication of a mapped channel detect that the receiver's process has failed.
   void peer_died();
   // Closes the channel when the fabric has ended: unpublished calls are lost, and later calls
-  // return `why`. Requires: the owner is not inside any function of this object.
+  // return `why`. A call that the owner issues at the same time may be accepted and not run.
   void close(const absl::Status& why);
 
  private:
@@ -191,31 +190,19 @@ class RingSender final : public ChannelSender {
 
   // ---- The window.
   void close_window();
+  // Returns true with mapped arrival, if no fence is needed and batches do not age.
+  [[nodiscard]] bool may_publish_by_store() const {
+    return path_->arrival == Arrival::kMapped && !path_->fence && options_.flush_age.count() == 0;
+  }
   // Opens the window if the state is kOpen. With `batch`, begins a batch if none is begun: the
   // owner's next call will join it. While a trace is recorded, the window takes only calls that
   // join a batch, and every publication takes flush_batch(), which records it.
   void open_window(bool batch = false);
 
   // ---- Chunks.
-  [[nodiscard]] uint32_t granted() const {
-    return static_cast<uint32_t>(ring_.size() + unreported_.size());
-  }
-  // Returns true if the ring is the small first chunk, which the next granted chunks replace.
-  [[nodiscard]] bool is_small() const {
-    return ring_.size() != 0 && ring_.current().bytes() < options_.chunk_bytes;
-  }
-  // Returns granted() without the small first chunk.
-  [[nodiscard]] uint32_t lasting() const { return granted() - (is_small() ? 1 : 0); }
-  // Returns true if no granted chunk has room for a call of `bytes` bytes, also when it is empty.
-  [[nodiscard]] bool lacks(uint64_t bytes) const {
-    return granted() == 0 ||
-           (is_small() && unreported_.empty() && bytes > max_call_bytes(ring_.current().bytes()));
-  }
-  // Returns true if further chunks may be requested.
-  [[nodiscard]] bool may_grow();
   // Returns kDone if the chunk to be opened next is free, else kFull, kTransfers or kFailed.
   [[nodiscard]] Progress find_free_chunk(Transmitter* transmitter);
-  // Sets consumed_ from the receiver's count. Returns kDone, kTransfers or kFailed.
+  // Updates consumed_. Returns kDone, kTransfers or kFailed.
   [[nodiscard]] Progress count_consumed(Transmitter* transmitter, const ChannelLink::Chunk& next);
   // Ends the current chunk, if one is open, and opens the next one. Returns kDone if it is open.
   // `bytes`: length of the call that needs room.
@@ -225,19 +212,17 @@ class RingSender final : public ChannelSender {
   [[nodiscard]] Progress make_room(Lock& lock, uint64_t bytes);
   [[nodiscard]] absl::Status end_chunk(Transmitter* transmitter, uint8_t flags);
   [[nodiscard]] bool has_room(uint64_t bytes) const {
-    return chunk_open_ && chunk_end() - closed_at_ >= static_cast<ptrdiff_t>(bytes);
+    return chunks_.is_open() && chunk_end() - closed_at_ >= static_cast<ptrdiff_t>(bytes);
   }
 
   // ---- Requests for the path and for chunks. The window may be open.
-  // Raises wanted_: without chunks, to the number of the first chunks; with the small first chunk,
-  // to chunks_per_request + 1; else to twice the present number, at most limit_. Never lowers it.
-  // `bytes`: length of the call that needs room, or 0.
+  // SenderChunks::want(). The channel opens if it is unopened.
   void want_chunks(uint64_t bytes);
-  // Sends or continues the requests until wanted_ chunks are granted and no answer is outstanding.
-  // Never waits for an answer.
-  // Returns true if the chunks are granted, or if limit_ was lowered to the present number, which
+  // Sends or continues the requests until the wanted chunks are granted and no answer is
+  // outstanding. Never waits for an answer.
+  // Returns true if the chunks are granted, or if the limit was lowered to the present number, which
   // has a chunk for a call of `bytes` bytes. Returns false if an answer is outstanding, or if
-  // another thread is inside the link. After an error, wanted_ is the present number.
+  // another thread is inside the link. After an error, no more chunks are wanted.
   [[nodiscard]] absl::StatusOr<bool> poll_requests(Lock& lock, uint64_t bytes);
   [[nodiscard]] absl::Status take_path(const ChannelLink::Path& path);
   void take_grant(std::vector<ChannelLink::Chunk> grant);
@@ -298,7 +283,7 @@ class RingSender final : public ChannelSender {
   }
   // Returns the offset of `at` in the stream of calls and end markers.
   [[nodiscard]] uint64_t produced_at(const std::byte* at) const {
-    return offset_of(at) + ring_.ended() * sizeof(CallHeader);
+    return offset_of(at) + chunks_.ring().ended() * sizeof(CallHeader);
   }
 
   // Window open: the batch word of the batch that was begun, or nullptr. Window closed: the first
@@ -307,41 +292,29 @@ class RingSender final : public ChannelSender {
   Relaxed<uint64_t> publications_;  // counted without mutex_
   uint64_t open_bytes_ = 0;         // of the chunk that was opened last; written as window_open_
   bool window_open_ = false;        // written under mutex_; the owner reads it without
-  // Two stores publish a batch: mapped arrival, no fence needed, no flush_age, and no trace was
-  // recorded when the window was opened.
+  // Two stores publish a batch: may_publish_by_store(), and no trace was recorded when the window
+  // was opened.
   bool publishes_by_store_ = false;
 
   alignas(64) mutable std::mutex mutex_;
   ChannelState state_ = ChannelState::kUnopened;
-  absl::Status failure_;  // in kFailed
+  absl::Status failure_;             // in kFailed; does not change any more
+  std::atomic<bool> failed_{false};  // kFailed; the owner reads it without mutex_
   ChannelLink& link_;
   const MessengerOptions options_;
   const std::string peer_;
   const absl::Status no_room_;
   std::optional<ChannelLink::Path> path_;
   std::unique_ptr<ChunkWriter> writer_;
-  ChannelControl* control_ = nullptr;
-  bool may_publish_by_store_ = false;  // publishes_by_store_, apart from the trace
 
-  ChunkRing<ChannelLink::Chunk> ring_;
-  std::vector<ChannelLink::Chunk> unreported_;  // granted; the next end marker reports them
-  // Maximum of lasting(): max_chunks, or less for some time if memory for more was exhausted.
-  uint32_t limit_;
-  std::chrono::steady_clock::time_point limited_until_{};
-  uint32_t wanted_ = 0;       // granted() to be reached by requests
-  uint64_t first_bytes_;      // of the first chunks, when they are requested
+  SenderChunks chunks_;
+  ConsumedCount consumed_;
   bool in_link_ = false;      // a thread is inside link_.open() or link_.obtain(), without mutex_
   bool chunk_asked_ = false;  // the answer to a link_.obtain() is outstanding
-  bool chunk_open_ = false;   // the ring's current chunk is being filled
   uint32_t waits_ = 0;        // waits of the owner for room, a grant or transfers, without mutex_
-  uint64_t consumed_ = 0;     // number of ended chunks known to be consumed
   uint64_t chunk_first_ = 0;  // stream offset of the first call in this chunk
   std::byte* closed_at_ = nullptr;  // window closed: the channel's current position
   uint64_t single_ = 0;             // header of the call at batch_ if it has no batch word, else 0
-
-  // Consumption::kPull: the READ of the receiver's count.
-  Synchronizer pulled_{0};
-  bool pulling_ = false;
 
   Backlog backlog_;
   bool drain_requested_ = false;            // the drain thread will call drain()

@@ -25,7 +25,7 @@ constexpr std::chrono::milliseconds kMostPause{1000};
 absl::Status RingSender::setup() {
   Lock lock(mutex_);
   if (absl::Status refused = refusal(); !refused.ok()) return refused;
-  if (ring_.size() != 0) return absl::OkStatus();
+  if (!chunks_.none()) return absl::OkStatus();
   if (link_.inside_call()) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
                       "a messenger to " + peer_ + " cannot be set up inside a call",
@@ -36,42 +36,29 @@ absl::Status RingSender::setup() {
 
 void RingSender::want_chunks(uint64_t bytes) {
   if (state_ == ChannelState::kUnopened) enter(ChannelState::kOpening);
-  uint32_t count = options_.chunks_per_request;
-  if (granted() == 0) {
-    if (bytes > max_call_bytes(first_bytes_)) first_bytes_ = options_.chunk_bytes;
-    if (first_bytes_ < options_.chunk_bytes) count = 1;
-  } else if (is_small()) {
-    ++count;  // the small chunk, and those that replace it
-  } else {
-    count = std::min<uint32_t>(2 * granted(), limit_);
-  }
-  wanted_ = std::max(wanted_, count);
+  chunks_.want(bytes);
 }
 
 absl::StatusOr<bool> RingSender::poll_requests(Lock& lock, uint64_t bytes) {
   if (in_link_) return false;
   absl::Status status = check_options(options_);
   // An answer that is outstanding is taken, also if no call wants its chunks any more.
-  while (status.ok() && (granted() < wanted_ || chunk_asked_)) {
+  while (status.ok() && (!chunks_.has_wanted() || chunk_asked_)) {
     if (state_ == ChannelState::kFailed) return failure_;
     const bool opens = writer_ == nullptr;
-    // If only the answer is taken, the count has no meaning.
-    const uint32_t count = std::max(wanted_, granted() + 1) - granted();
-    const uint64_t each = ring_.size() == 0 ? first_bytes_ : options_.chunk_bytes;
+    // If only the answer is taken, the request has no meaning.
+    const SenderChunks::Request request = chunks_.next_request();
     std::optional<absl::StatusOr<ChannelLink::Path>> path;
     std::optional<absl::StatusOr<std::vector<ChannelLink::Chunk>>> grant;
     in_link_ = true;
     try {
       // Before the request is sent: take_grant() and end_chunk() do not allocate.
-      if (!chunk_asked_) {
-        unreported_.reserve(unreported_.size() + count);
-        ring_.reserve(unreported_.size() + count);
-      }
+      if (!chunk_asked_) chunks_.reserve(request.count);
       lock.unlock();
       if (opens) {
         path = link_.open();
       } else {
-        grant = link_.obtain(count, each);
+        grant = link_.obtain(request.count, request.bytes);
       }
       lock.lock();
       chunk_asked_ = !opens && !grant.has_value();
@@ -92,12 +79,11 @@ absl::StatusOr<bool> RingSender::poll_requests(Lock& lock, uint64_t bytes) {
     }
   }
   if (status.ok()) return true;
-  wanted_ = granted();
+  chunks_.want_no_more();
   // The receiver has no memory for more chunks now: continue with the chunks that were granted.
-  if (absl::IsResourceExhausted(status) && !lacks(bytes)) {
-    limit_ = lasting();
-    limited_until_ =
-        std::chrono::steady_clock::now() + std::clamp(options_.timeout, kLeastPause, kMostPause);
+  if (absl::IsResourceExhausted(status) && !chunks_.lacks(bytes)) {
+    chunks_.limit_until(std::chrono::steady_clock::now() +
+                        std::clamp(options_.timeout, kLeastPause, kMostPause));
     return true;
   }
   return status;
@@ -108,11 +94,7 @@ absl::Status RingSender::take_path(const ChannelLink::Path& path) {
   if (!writer.ok()) return writer.status();  // the next attempt opens the path again
   writer_ = *std::move(writer);
   path_ = path;
-  control_ = reinterpret_cast<ChannelControl*>(path_->control->get_buffer());
-  if (path_->arrival == Arrival::kMapped && !path_->fence) {
-    doorbell_ = path_->doorbell;
-    may_publish_by_store_ = options_.flush_age.count() == 0;
-  }
+  if (path_->arrival == Arrival::kMapped && !path_->fence) doorbell_ = path_->doorbell;
   return absl::OkStatus();
 }
 
@@ -121,15 +103,11 @@ void RingSender::take_grant(std::vector<ChannelLink::Chunk> grant) {
   counts_.chunks += grant.size();
   for (const ChannelLink::Chunk& chunk : grant) counts_.chunk_bytes += chunk.bytes();
   trace_instant("riutils", "chunks granted", "chunks", grant.size());
-  if (ring_.size() != 0) {
-    unreported_.insert(unreported_.end(), grant.begin(), grant.end());
-    return;
-  }
-  ring_.begin(std::move(grant));
+  if (!chunks_.take(std::move(grant))) return;
   if (state_ == ChannelState::kOpening) {
     enter(backlog_.empty() ? ChannelState::kOpen : ChannelState::kBacklogged);
   } else if (backlog_.empty()) {
-    wanted_ = granted();  // the channel is closing
+    chunks_.want_no_more();  // the channel is closing
   }
 }
 
@@ -137,11 +115,11 @@ absl::Status RingSender::await_chunks(Lock& lock, uint64_t bytes) {
   want_chunks(bytes);
   absl::StatusOr<bool> granted = poll_requests(lock, bytes);
   if (granted.ok() && !*granted) {
-    const TraceScope trace("riutils", "stall: chunks requested", "chunks", wanted_);
+    const TraceScope trace("riutils", "stall: chunks requested", "chunks", chunks_.wanted());
     const auto look = [&] {
       Lock again(mutex_);
       // The drain thread may have taken the answer, and it may have been an error.
-      if (lacks(bytes) && refusal().ok()) want_chunks(bytes);
+      if (chunks_.lacks(bytes) && refusal().ok()) want_chunks(bytes);
       granted = poll_requests(again, bytes);
       return !granted.ok() || *granted;
     };
@@ -160,72 +138,34 @@ absl::Status RingSender::await_chunks(Lock& lock, uint64_t bytes) {
 
 // ---- Chunks -------------------------------------------------------------------------------------
 
-bool RingSender::may_grow() {
-  if (limit_ < options_.max_chunks && std::chrono::steady_clock::now() >= limited_until_) {
-    limit_ = options_.max_chunks;
-  }
-  return lasting() < limit_;
-}
-
 RingSender::Progress RingSender::count_consumed(Transmitter* transmitter,
                                                 const ChannelLink::Chunk& next) {
-  uint64_t consumed = control_->consumed_chunks.load(std::memory_order_acquire);
-  if (consumed == ChannelControl::kBroken) [[unlikely]] {
-    fail(make_error(absl::StatusCode::kInternal, ErrorScope::kLink,
-                    peer_ + " found malformed data in the channel and has stopped reading it"));
+  const absl::StatusOr<bool> updated =
+      consumed_.update(transmitter, *path_, next, chunks_.ring().ended(), peer_);
+  if (!updated.ok()) {
+    fail(updated.status());
     return Progress::kFailed;
   }
-  if (path_->consumption == Consumption::kPull) {
-    if (next.mapped != nullptr) {
-      ++counts_.pulls;
-      auto* const header = reinterpret_cast<ChunkHeader*>(next.mapped);
-      consumed = std::atomic_ref(header->chunks).load(std::memory_order_acquire);
-    } else {
-      constexpr uint64_t kScratch = sizeof(ChannelControl);
-      absl::Status read;
-      if (!std::exchange(pulling_, true)) {
-        ++counts_.pulls;
-        pulled_.reset();
-        read = transmitter->read(*path_->control, kScratch, sizeof consumed,
-                                 next.remote.slice(offsetof(ChunkHeader, chunks), sizeof consumed),
-                                 &pulled_);
-        if (!read.ok()) {
-          pulling_ = false;
-          fail(read);
-          return Progress::kFailed;
-        }
-      }
-      transmitter->queue().progress();
-      if (!pulled_.done()) return Progress::kTransfers;
-      pulling_ = false;
-      if (absl::Status read = pulled_.status(); !read.ok()) {
-        fail(read);
-        return Progress::kFailed;
-      }
-      std::memcpy(&consumed, path_->control->get_buffer() + kScratch, sizeof consumed);
-    }
-  }
-  // Ignore a count that is not possible: the peer wrote it.
-  if (consumed > consumed_ && consumed <= ring_.ended()) consumed_ = consumed;
-  return Progress::kDone;
+  return *updated ? Progress::kDone : Progress::kTransfers;
 }
 
 RingSender::Progress RingSender::find_free_chunk(Transmitter* transmitter) {
   // The end marker of the open chunk inserts an unreported chunk behind it, so that this chunk is
   // the next one.
-  if (chunk_open_ && !unreported_.empty()) {
+  const ChunkRing<ChannelLink::Chunk>& ring = chunks_.ring();
+  if (chunks_.is_open() && chunks_.has_unreported()) {
     // The receiver frees a chunk that is replaced. So a READ of its header must not be in flight.
-    if (!is_small() || !pulling_ || pulled_.done()) return Progress::kDone;
+    if (!chunks_.is_small() || !consumed_.is_reading()) return Progress::kDone;
     transmitter->queue().progress();
-    return pulled_.done() ? Progress::kDone : Progress::kTransfers;
+    return consumed_.is_reading() ? Progress::kTransfers : Progress::kDone;
   }
-  const uint64_t begun = ring_.ended() + (chunk_open_ ? 1 : 0);
+  const uint64_t begun = ring.ended() + (chunks_.is_open() ? 1 : 0);
   const auto has_free = [&] {
-    return begun - std::max(consumed_, ring_.replaced()) < ring_.size();
+    return begun - std::max(consumed_.value(), ring.replaced()) < ring.size();
   };
   if (has_free()) return Progress::kDone;
   const Progress counted =
-      count_consumed(transmitter, chunk_open_ ? ring_.next() : ring_.current());
+      count_consumed(transmitter, chunks_.is_open() ? ring.next() : ring.current());
   if (counted != Progress::kDone) return counted;
   return has_free() ? Progress::kDone : Progress::kFull;
 }
@@ -234,9 +174,10 @@ RingSender::Progress RingSender::advance(Transmitter* transmitter, uint64_t byte
   if (state_ == ChannelState::kFailed) return Progress::kFailed;
   const Progress found = find_free_chunk(transmitter);
   if (found == Progress::kFailed || found == Progress::kTransfers) return found;
-  if (chunk_open_) {
+  if (chunks_.is_open()) {
     // The end marker reports the chunks that were granted: request them before it is written.
-    if (found == Progress::kFull && (may_grow() || lacks(bytes))) return Progress::kGrant;
+    if (found == Progress::kFull && (chunks_.may_grow() || chunks_.lacks(bytes)))
+      return Progress::kGrant;
     absl::Status ended = flush_batch(transmitter, "publish: chunk is full");
     if (ended.ok()) ended = end_chunk(transmitter, 0);
     if (!ended.ok()) {
@@ -245,14 +186,14 @@ RingSender::Progress RingSender::advance(Transmitter* transmitter, uint64_t byte
     }
   }
   if (found == Progress::kFull) return Progress::kFull;
-  const absl::StatusOr<bool> begun = writer_->begin(transmitter, ring_.current());
+  const absl::StatusOr<bool> begun = writer_->begin(transmitter, chunks_.ring().current());
   if (!begun.ok()) {
     fail(begun.status());
     return Progress::kFailed;
   }
   if (!*begun) return Progress::kTransfers;
-  chunk_open_ = true;
-  open_bytes_ = ring_.current().bytes();
+  chunks_.open();
+  open_bytes_ = chunks_.ring().current().bytes();
   closed_at_ = batch_ = writer_->base() + sizeof(ChunkHeader);
   return Progress::kDone;
 }
@@ -263,7 +204,7 @@ RingSender::Progress RingSender::make_room(Lock& lock, uint64_t bytes) {
     progress = Progress::kDone;
     // A call that is too long for the small first chunk goes to the chunk behind it.
     while (progress == Progress::kDone && !has_room(bytes)) {
-      progress = ring_.size() == 0 ? Progress::kGrant : advance(path_->transmitter, bytes);
+      progress = chunks_.none() ? Progress::kGrant : advance(path_->transmitter, bytes);
     }
     return progress != Progress::kTransfers;
   };
@@ -285,20 +226,13 @@ RingSender::Progress RingSender::make_room(Lock& lock, uint64_t bytes) {
 
 // Publishes the end marker of the current chunk. Requires: the batch is flushed.
 absl::Status RingSender::end_chunk(Transmitter* transmitter, uint8_t flags) {
-  const auto inserted = static_cast<uint32_t>(unreported_.size());
-  if (inserted != 0 && flags == 0 && is_small()) {
-    flags = EndMarker::kReplaced;
-    counts_.chunk_bytes -= ring_.current().bytes();
+  const uint64_t bytes = chunks_.ring().current().bytes();
+  const CallHeader marker = chunks_.end_chunk(flags);
+  if (chunks_.ring().replaced() == chunks_.ring().ended()) {
+    counts_.chunk_bytes -= bytes;
     ++counts_.chunks_replaced;
-    ring_.replace_chunk(unreported_);
-    --wanted_;
-  } else {
-    ring_.end_chunk(unreported_);
   }
-  const CallHeader marker = EndMarker::make(inserted, flags);
-  unreported_.clear();
   ++counts_.chunks_filled;
-  chunk_open_ = false;
   const uint64_t first = offset_of(closed_at_);
   absl::Status published = writer_->end(transmitter, marker, closed_at_, produced_at(closed_at_));
   chunk_first_ = first;
@@ -311,9 +245,9 @@ absl::Status RingSender::end_chunk(Transmitter* transmitter, uint8_t flags) {
 
 RingSender::Progress RingSender::drain_backlog(Transmitter* transmitter) {
   while (!backlog_.empty()) {
-    if (ring_.size() == 0) return Progress::kGrant;
+    if (chunks_.none()) return Progress::kGrant;
     Backlog::Run run;
-    const ptrdiff_t room = chunk_open_ ? chunk_end() - closed_at_ - writer_->copy_front() : 0;
+    const ptrdiff_t room = chunks_.is_open() ? chunk_end() - closed_at_ - writer_->copy_front() : 0;
     if (room > 0) run = backlog_.front(static_cast<uint64_t>(room));
     if (run.bytes == 0) {
       const Progress progress = advance(transmitter, backlog_.front_bytes());
@@ -383,11 +317,11 @@ RingSender::Progress RingSender::finish(Transmitter* transmitter) {
   if (const Progress drained = drain_backlog(transmitter); drained != Progress::kDone) {
     return drained;
   }
-  if (ring_.size() == 0) {
+  if (chunks_.none()) {
     // The receiver's process may have created the channel already.
     if (chunk_asked_ || in_link_) return Progress::kGrant;
   } else {
-    if (!chunk_open_) {
+    if (!chunks_.is_open()) {
       if (const Progress opened = advance(transmitter, 0); opened != Progress::kDone) return opened;
     }
     absl::Status status = flush_batch(transmitter, "publish: shutdown");
@@ -431,7 +365,7 @@ bool RingSender::end_if_quiet() {
   }
   if (state_ != ChannelState::kOpen || waits_ != 0 || chunk_asked_ || in_link_) return false;
   close_window();
-  if (!chunk_open_ && advance(path_->transmitter, 0) != Progress::kDone) return false;
+  if (!chunks_.is_open() && advance(path_->transmitter, 0) != Progress::kDone) return false;
   enter(ChannelState::kClosing);
   return finish(path_->transmitter) == Progress::kDone;
 }
@@ -459,12 +393,12 @@ bool RingSender::look_for_end() {
 
 bool RingSender::is_released() const {
   const std::lock_guard lock(mutex_);
-  if (pulling_ && !pulled_.done()) return false;
+  if (consumed_.is_reading()) return false;
   if (state_ == ChannelState::kFailed || state_ == ChannelState::kUnopened) return true;
   if (state_ != ChannelState::kClosed) return false;
-  if (ring_.ended() == 0) return true;
-  const uint64_t consumed = control_->consumed_chunks.load(std::memory_order_acquire);
-  return consumed == ChannelControl::kBroken || consumed >= ring_.ended();
+  if (chunks_.ring().ended() == 0) return true;
+  const uint64_t consumed = control_of(*path_).consumed_chunks.load(std::memory_order_acquire);
+  return consumed == ChannelControl::kBroken || consumed >= chunks_.ring().ended();
 }
 
 }  // namespace cariama::internal

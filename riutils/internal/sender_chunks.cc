@@ -1,0 +1,116 @@
+#include "riutils/internal/sender_chunks.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <utility>
+
+#include "dtutils/error.h"
+
+namespace cariama::internal {
+
+SenderChunks::SenderChunks(const MessengerOptions& options)
+    : options_(options),
+      limit_(options.max_chunks),
+      first_bytes_(std::min(options.first_chunk_bytes, options.chunk_bytes)) {}
+
+void SenderChunks::want(uint64_t bytes) {
+  uint32_t count = options_.chunks_per_request;
+  if (granted() == 0) {
+    if (bytes > max_call_bytes(first_bytes_)) first_bytes_ = options_.chunk_bytes;
+    if (first_bytes_ < options_.chunk_bytes) count = 1;
+  } else if (is_small()) {
+    ++count;  // the small chunk, and those that replace it
+  } else {
+    count = std::min<uint32_t>(2 * granted(), limit_);
+  }
+  wanted_ = std::max(wanted_, count);
+}
+
+SenderChunks::Request SenderChunks::next_request() const {
+  return {.count = std::max(wanted_, granted() + 1) - granted(),
+          .bytes = none() ? first_bytes_ : options_.chunk_bytes};
+}
+
+void SenderChunks::reserve(uint32_t count) {
+  unreported_.reserve(unreported_.size() + count);
+  ring_.reserve(unreported_.size() + count);
+}
+
+bool SenderChunks::take(std::vector<Chunk> grant) {
+  if (none()) {
+    ring_.begin(std::move(grant));
+    return true;
+  }
+  unreported_.insert(unreported_.end(), grant.begin(), grant.end());
+  return false;
+}
+
+void SenderChunks::limit_until(std::chrono::steady_clock::time_point until) {
+  limit_ = lasting();
+  limited_until_ = until;
+}
+
+bool SenderChunks::may_grow() {
+  if (limit_ < options_.max_chunks && std::chrono::steady_clock::now() >= limited_until_) {
+    limit_ = options_.max_chunks;
+  }
+  return lasting() < limit_;
+}
+
+CallHeader SenderChunks::end_chunk(uint8_t flags) {
+  const auto reported = static_cast<uint32_t>(unreported_.size());
+  if (reported != 0 && flags == 0 && is_small()) {
+    flags = EndMarker::kReplaced;
+    ring_.replace_chunk(unreported_);
+    --wanted_;
+  } else {
+    ring_.end_chunk(unreported_);
+  }
+  unreported_.clear();
+  open_ = false;
+  return EndMarker::make(reported, flags);
+}
+
+absl::StatusOr<bool> ConsumedCount::update(Transmitter* transmitter, const ChannelLink::Path& path,
+                                           const ChannelLink::Chunk& next, uint64_t ended,
+                                           const std::string& peer) {
+  uint64_t consumed = control_of(path).consumed_chunks.load(std::memory_order_acquire);
+  if (consumed == ChannelControl::kBroken) [[unlikely]] {
+    return make_error(absl::StatusCode::kInternal, ErrorScope::kLink,
+                      peer + " found malformed data in the channel and has stopped reading it");
+  }
+  if (path.consumption == Consumption::kPull && next.mapped != nullptr) {
+    ++pulls_;
+    auto* const header = reinterpret_cast<ChunkHeader*>(next.mapped);
+    consumed = std::atomic_ref(header->chunks).load(std::memory_order_acquire);
+  } else if (path.consumption == Consumption::kPull) {
+    constexpr uint64_t kScratch = sizeof(ChannelControl);
+    if (!std::exchange(reading_, true)) {
+      ++pulls_;
+      read_.reset();
+      absl::Status begun = transmitter->read(
+          *path.control, kScratch, sizeof consumed,
+          next.remote.slice(offsetof(ChunkHeader, chunks), sizeof consumed), &read_);
+      if (!begun.ok()) {
+        reading_ = false;
+        return begun;
+      }
+    }
+    transmitter->queue().progress();
+    if (!read_.done()) return false;
+    reading_ = false;
+    if (absl::Status read = read_.status(); !read.ok()) return read;
+    std::memcpy(&consumed, path.control->get_buffer() + kScratch, sizeof consumed);
+  }
+  // Ignore a count that is not possible: the peer wrote it.
+  if (consumed > value_ && consumed <= ended) value_ = consumed;
+  return true;
+}
+
+void ConsumedCount::wait(Transmitter& transmitter) {
+  if (reading_) static_cast<void>(transmitter.wait(read_, kForever));
+}
+
+}  // namespace cariama::internal
