@@ -40,6 +40,7 @@
 #include "dsfabric/send_call.h"                            // IWYU pragma: export
 #include "dsfabric/serializer.h"                           // IWYU pragma: export
 #include "dsfabric/topology.h"                             // IWYU pragma: export
+#include "dsfabric/transfer_completion.h"                  // IWYU pragma: export
 #include "dtutils/allocators/circular_allocator.h"         // IWYU pragma: export
 #include "dtutils/allocators/general_allocator.h"          // IWYU pragma: export
 #include "dtutils/allocators/linear_circular_allocator.h"  // IWYU pragma: export

@@ -116,64 +116,6 @@ template <typename Options, typename Given>
   }
 }
 
-// Runs `callback` when `event` is ready: immediately, or where the calling thread's coroutines
-// resume.
-template <typename Callback>
-Detached run_after(Future<void> event, Callback callback) {
-  const absl::Status status = co_await event;
-  callback(status);
-}
-
-// Connects one object with an event of a call. Construct it before the call is sent; call sent()
-// with the result.
-template <typename Object>
-class EventObject {  // of a callback
- public:
-  EventObject(Fabric& fabric, Rank rank, ThreadId thread, Object callback, EventReceiver& event)
-      : callback_(std::move(callback)), state_(std::make_shared<FutureValue<void>>(fabric)) {
-    state_->calls(rank, thread);
-    event = EventReceiver(state_);
-  }
-  void sent(const CallResult& result) {
-    if (result.ok()) run_after(FutureAccess::of(std::move(state_)), std::move(callback_));
-  }
-
- private:
-  Object callback_;
-  std::shared_ptr<FutureValue<void>> state_;
-};
-template <>
-class EventObject<NoCompletion> {
- public:
-  EventObject(Fabric&, Rank, ThreadId, NoCompletion, EventReceiver&) {}
-  void sent(const CallResult&) {}
-};
-template <>
-class EventObject<Synchronizer*> {
- public:
-  EventObject(Fabric&, Rank, ThreadId, Synchronizer* done, EventReceiver& event) {
-    event = EventReceiver(*done);
-  }
-  void sent(const CallResult&) {}
-};
-template <>
-class EventObject<Future<void>*> {
- public:
-  EventObject(Fabric& fabric, Rank rank, ThreadId thread, Future<void>* future,
-              EventReceiver& event)
-      : state_(std::make_shared<FutureValue<void>>(fabric)) {
-    state_->calls(rank, thread);
-    event = EventReceiver(state_);
-    *future = FutureAccess::of(state_);
-  }
-  void sent(const CallResult& result) {
-    if (!result.ok()) state_->finish(result.status(), {});
-  }
-
- private:
-  std::shared_ptr<FutureValue<void>> state_;
-};
-
 // Sends a call to `thread` of `rank` by send(end), where `end` notifies the completions. The event
 // "transmitted" does not depend on that thread.
 template <typename T, typename C, typename Send>
@@ -184,13 +126,13 @@ template <typename T, typename C, typename Send>
   if constexpr (std::is_same_v<C, RemoteObject<Synchronizer>*>) {
     end.written = completions.consumed;
     CallResult result = send(end);
-    transmitted.sent(result);
+    transmitted.sent(result.status());
     return result;
   } else {
     EventObject<C> consumed(fabric, rank, thread, std::move(completions.consumed), end.consumed);
     CallResult result = send(end);
-    transmitted.sent(result);
-    consumed.sent(result);
+    transmitted.sent(result.status());
+    consumed.sent(result.status());
     return result;
   }
 }

@@ -53,7 +53,9 @@
 #include "absl/status/status.h"
 #include "dsfabric/call_options.h"
 #include "dsfabric/export.h"
+#include "dsfabric/fabric.h"
 #include "dsfabric/future.h"
+#include "dsfabric/ids.h"
 #include "dsfabric/remote_object.h"
 #include "dtutils/synchronizer.h"
 
@@ -136,6 +138,64 @@ constexpr bool require_completion() {
                 "or a callback that takes a const absl::Status&");
   return kCanComplete<T>;
 }
+
+// Runs `callback` when `event` is ready: immediately, or where the calling thread's coroutines
+// resume.
+template <typename Callback>
+Detached run_after(Future<void> event, Callback callback) {
+  const absl::Status status = co_await event;
+  callback(status);
+}
+
+// Connects one object with an event. Construct it before the call is sent or the transfer is handed
+// over; then call sent() with the status of that.
+template <typename Object>
+class EventObject {  // of a callback
+ public:
+  EventObject(Fabric& fabric, Rank rank, ThreadId thread, Object callback, EventReceiver& event)
+      : callback_(std::move(callback)), state_(std::make_shared<FutureValue<void>>(fabric)) {
+    state_->calls(rank, thread);
+    event = EventReceiver(state_);
+  }
+  void sent(const absl::Status& accepted) {
+    if (accepted.ok()) run_after(FutureAccess::of(std::move(state_)), std::move(callback_));
+  }
+
+ private:
+  Object callback_;
+  std::shared_ptr<FutureValue<void>> state_;
+};
+template <>
+class EventObject<NoCompletion> {
+ public:
+  EventObject(Fabric&, Rank, ThreadId, NoCompletion, EventReceiver&) {}
+  void sent(const absl::Status&) {}
+};
+template <>
+class EventObject<Synchronizer*> {
+ public:
+  EventObject(Fabric&, Rank, ThreadId, Synchronizer* done, EventReceiver& event) {
+    event = EventReceiver(*done);
+  }
+  void sent(const absl::Status&) {}
+};
+template <>
+class EventObject<Future<void>*> {
+ public:
+  EventObject(Fabric& fabric, Rank rank, ThreadId thread, Future<void>* future,
+              EventReceiver& event)
+      : state_(std::make_shared<FutureValue<void>>(fabric)) {
+    state_->calls(rank, thread);
+    event = EventReceiver(state_);
+    *future = FutureAccess::of(state_);
+  }
+  void sent(const absl::Status& accepted) {
+    if (!accepted.ok()) state_->finish(accepted, {});
+  }
+
+ private:
+  std::shared_ptr<FutureValue<void>> state_;
+};
 
 }  // namespace internal
 

@@ -50,9 +50,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dsfabric/call_options.h"
+#include "dsfabric/call_result.h"
+#include "dsfabric/completions.h"
 #include "dsfabric/export.h"
 #include "dsfabric/fabric.h"
+#include "dsfabric/future.h"
 #include "dsfabric/remote_memory.h"
+#include "dsfabric/transfer_completion.h"
 #include "dtutils/memory.h"
 #include "dtutils/synchronizer.h"
 #include "dtutils/wait.h"
@@ -163,11 +167,25 @@ class CARIAMA_DSFABRIC_EXPORT GlobalTransfer {
   // owner has answered, or has failed. Any thread may read it, also after the GlobalMemory has been
   // destroyed. Returns nullptr for every other operation, and after wait() has returned a value.
   [[nodiscard]] std::shared_ptr<const Synchronizer> execution() const;
+  // Notifies `object` of the operation's end, once, so that no thread has to wait for it. `object`:
+  // a Synchronizer& or a Future<void>&, or a callback of type void(const absl::Status&), as in
+  // completions.h. A put is complete at its target then; the span of an rget() is filled, and must
+  // live until then. Never blocks. The handle does not refer to the operation any more. The event
+  // comes from a thread of the fabric; without service threads, from a thread that waits or polls
+  // for calls (transfer_completion.h).
+  //
+  // Errors: that of start_status(), that of an earlier wait(), RESOURCE_EXHAUSTED (no thread). A
+  // Synchronizer or a callback then gets no event, and a Future is ready with the error.
+  template <typename Object>
+  CallResult notify(Object&& object) {
+    return notify_of({}, std::forward<Object>(object));
+  }
 
  protected:
   friend class GlobalMemory;
   struct Operation;  // in flight, or ended and not waited for
   struct Execution;  // an atomic that the owner executes
+  class Ending;      // an operation in flight that was handed over to the fabric
 
   void swap(GlobalTransfer& other) {
     std::swap(memory_, other.memory_);
@@ -178,6 +196,29 @@ class CARIAMA_DSFABRIC_EXPORT GlobalTransfer {
   // Blocks until the operation has ended. Copies `bytes` of the received data to `result`, unless
   // the data was stored there at the start.
   [[nodiscard]] absl::Status finish(Deadline deadline, void* result, size_t bytes);
+  // notify() for an operation whose value is copied to `result`. `ready`: the value, if it was
+  // stored at the start.
+  template <typename Object>
+  [[nodiscard]] CallResult notify_of(std::span<std::byte> result, Object&& object,
+                                     std::span<const std::byte> ready = {}) {
+    if constexpr (internal::require_transfer_completion<Object>()) {
+      if (memory_ == nullptr) return nothing_to_notify();
+      return internal::start_completing(
+          memory_fabric(), std::forward<Object>(object),
+          [&](const internal::EventReceiver& event) { return hand_over(event, result, ready); });
+    } else {
+      return {};
+    }
+  }
+  // Hands the operation over to the fabric, which copies its value to `result` and completes
+  // `event`. `ready`: as in notify_of().
+  [[nodiscard]] absl::Status hand_over(internal::EventReceiver event, std::span<std::byte> result,
+                                       std::span<const std::byte> ready);
+  // Completes `event` when the owner has executed an atomic.
+  static Detached end_execution(Fabric& fabric, std::shared_ptr<Execution> execution,
+                                internal::EventReceiver event, std::span<std::byte> result);
+  [[nodiscard]] static absl::Status nothing_to_notify();
+  [[nodiscard]] Fabric& memory_fabric() const;
   void drop();
 
   GlobalMemory* memory_ = nullptr;
@@ -197,6 +238,22 @@ class GlobalValue : public GlobalTransfer {
     T value;
     std::memcpy(&value, value_, sizeof value);
     return value;
+  }
+  // As GlobalTransfer::notify(). `result` gets the value before the event, and must live until
+  // then.
+  template <typename Object>
+  CallResult notify(T& result, Object&& object) {
+    return notify_of(std::as_writable_bytes(std::span(&result, 1)), std::forward<Object>(object),
+                     value_);
+  }
+  // Returns a Future of the value, for co_await or for another thread. The handle does not refer to
+  // the operation any more.
+  [[nodiscard]] Future<T> future() {
+    if (memory_ == nullptr) return {};
+    auto state = std::make_shared<internal::FutureValue<T>>(memory_fabric());
+    absl::Status accepted = hand_over(internal::EventReceiver(state), {}, value_);
+    if (!accepted.ok()) state->finish(std::move(accepted), {});
+    return internal::FutureAccess::of(std::move(state));
   }
 
  private:

@@ -172,7 +172,7 @@ void Dispatch::process_calls_of_absent_workers() {
 }
 
 size_t Dispatch::progress() {
-  return pulls_.run_arrived() + answers_.take_results(nullptr) + ports_.progress();
+  return transfers_.run_ended() + answers_.take_results(nullptr) + ports_.progress();
 }
 
 // ---- Helper threads -----------------------------------------------------------------------------

@@ -17,8 +17,8 @@
 #include "absl/status/status.h"
 #include "dsfabric/bootstrap/fabric_job.h"
 #include "dsfabric/calls/answers.h"
+#include "dsfabric/calls/awaited_transfers.h"
 #include "dsfabric/calls/call_counts.h"
-#include "dsfabric/calls/pulls.h"
 #include "dsfabric/calls/rejected_calls.h"
 #include "dsfabric/calls/workers.h"
 #include "dsfabric/fabric_options.h"
@@ -38,13 +38,13 @@ class Dispatch {
  public:
   // All arguments must outlive this object.
   Dispatch(const FabricJob& job, Ports& ports, Workers& workers, CallCounts& counts,
-           Answers& answers, Pulls& pulls, RejectedCalls& rejected)
+           Answers& answers, AwaitedTransfers& transfers, RejectedCalls& rejected)
       : job_(job),
         ports_(ports),
         workers_(workers),
         counts_(counts),
         answers_(answers),
-        pulls_(pulls),
+        transfers_(transfers),
         rejected_(rejected) {}
   Dispatch(const Dispatch&) = delete;
   Dispatch& operator=(const Dispatch&) = delete;
@@ -72,7 +72,8 @@ class Dispatch {
   }
   // Runs the calls to workers whose thread has left or has not called init_thread() yet.
   void process_calls_of_absent_workers();
-  // See Fabric::progress(). Returns the number of messages, results and pulls.
+  // See Fabric::progress(). Returns the number of messages, results and awaited
+  // transfers.
   size_t progress();
 
   [[nodiscard]] bool wait(const std::function<bool()>& condition, Deadline deadline);
@@ -98,7 +99,7 @@ class Dispatch {
   Workers& workers_;
   CallCounts& counts_;
   Answers& answers_;
-  Pulls& pulls_;
+  AwaitedTransfers& transfers_;
   RejectedCalls& rejected_;
 
   std::vector<std::thread> helpers_;

@@ -13,6 +13,7 @@ class Fabric;
 
 namespace cariama::internal {
 
+class AwaitedTransfers;
 class CallCounts;
 class CallSender;
 class CallSources;
@@ -34,6 +35,7 @@ class Workers;
 [[nodiscard]] CallSources& sources_of(Fabric& fabric);
 [[nodiscard]] CallSender& sender_of(Fabric& fabric);
 [[nodiscard]] Answers& answers_of(Fabric& fabric);
+[[nodiscard]] AwaitedTransfers& transfers_of(Fabric& fabric);
 [[nodiscard]] Pulls& pulls_of(Fabric& fabric);
 [[nodiscard]] Dispatch& dispatch_of(Fabric& fabric);
 [[nodiscard]] Attachments& attachments_of(Fabric& fabric);

@@ -7,7 +7,6 @@
 
 #include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/calls/running_call.h"
-#include "dtutils/internal/start_thread.h"
 #include "dtutils/trace.h"
 
 namespace cariama::internal {
@@ -32,7 +31,7 @@ void pull_and_run(IncomingCall& call, const RemoteMemoryLocator& source, Pulling
 
 std::unique_ptr<Pulls::Pull> Pulls::begin(uint32_t rank, const RemoteMemoryLocator& source) {
   const TraceScope trace("dsfabric", "begin pull", "bytes", source.length);
-  auto pull = std::make_unique<Pull>(memory_.general());
+  auto pull = std::make_unique<Pull>(*this);
   pull->rank = rank;
   pull->size = source.length;
   auto buffer = memory_.general().allocate(source.length);
@@ -64,80 +63,48 @@ void Pulls::run(uint32_t rank, const RemoteMemoryLocator& source, PulledFunction
 
 void Pulls::run_later(IncomingCall& call, uint32_t rank, const RemoteMemoryLocator& source,
                       std::unique_ptr<PulledFunction> function) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (job_.options().service_threads != 0 && !thread_.joinable()) {
-      auto thread = start_thread([this] { run_until_stopped(); });
-      throw_unless_ok(thread.status());
-      thread_ = *std::move(thread);
-    }
-  }
+  throw_unless_ok(transfers_.prepare());
   std::unique_ptr<Pull> pull = begin(rank, source);
   pull->function = std::move(function);
   if (call.notify != nullptr) pull->notify = *call.notify;
   call.answered_later = true;
   counts_.begin(rank);
-  const std::lock_guard lock(mutex_);
-  pulls_.push_back(std::move(pull));
-  count_.fetch_add(1, std::memory_order_release);
-  wake_.ring();
+  transfers_.add(std::move(pull));
 }
 
-size_t Pulls::run_arrived() {
-  if (count_.load(std::memory_order_acquire) == 0) return 0;
-  if (running_.exchange(true, std::memory_order_acquire)) return 0;
-  std::vector<std::unique_ptr<Pull>> arrived;
-  {
-    const std::lock_guard lock(mutex_);
-    for (auto& pull : pulls_) {
-      if (pull->connection != nullptr) pull->connection->poll_sends();
-      // `done` is read last: if nothing is in flight, no other thread counts it down any more.
-      const bool lost = pull->connection != nullptr && !pull->connection->status().ok() &&
-                        !pull->connection->queue().has_outstanding() && !pull->done.done();
-      if (lost) pull->done.fail(pull->connection->status());
-      if (pull->done.done()) arrived.push_back(std::move(pull));
-    }
-    std::erase(pulls_, nullptr);
+// ---- A pull -------------------------------------------------------------------------------------
+
+Pulls::Pull::~Pull() {
+  if (buffer.get_buffer() != nullptr) {
+    static_cast<void>(pulls.memory_.general().free(std::move(buffer)));
   }
-  const size_t ended = arrived.size();
-  for (auto& pull : arrived) {
-    const uint32_t rank = pull->rank;
-    const std::optional<NotifyTarget> notify = pull->notify;
-    const RunningScope running(job_.fabric(), rank);
+}
+
+bool Pulls::Pull::ended() {
+  if (connection != nullptr) {
+    connection->poll_sends();
+    if (!has_ended(connection->queue(), done)) return false;
+  }
+  return !pulls.running_.exchange(true, std::memory_order_acquire);
+}
+
+void Pulls::Pull::finish() {
+  {
+    const RunningScope running(pulls.job_.fabric(), rank);
     IncomingCall call;
-    const TraceScope trace("dsfabric", "call with pulled buffer", "bytes", pull->size);
+    const TraceScope trace("dsfabric", "call with pulled buffer", "bytes", size);
     try {
-      throw_unless_ok(pull->done.status());
-      pull->function->run(pull->buffer.get_buffer(), pull->size);
+      throw_unless_ok(done.status());
+      function->run(buffer.get_buffer(), size);
     } catch (...) {
       note_exception(call);
     }
-    pull.reset();
-    answers_.answer(rank, notify ? &*notify : nullptr, call, "");
-    counts_.end(rank);
+    RDMAMemory unused = std::move(buffer);
+    static_cast<void>(pulls.memory_.general().free(std::move(unused)));
+    pulls.answers_.answer(rank, notify ? &*notify : nullptr, call, "");
+    pulls.counts_.end(rank);
   }
-  count_.fetch_sub(ended, std::memory_order_relaxed);
-  running_.store(false, std::memory_order_release);
-  if (ended != 0) workers_.notify_waiters();
-  return ended;
-}
-
-void Pulls::run_until_stopped() {
-  DoorbellSleeper sleeper(wake_);
-  const auto stopped = [&] { return job_.lifecycle().is_stopping(); };
-  while (!stopped()) {
-    const auto look = [&] { return run_arrived() != 0 || stopped(); };
-    // While a READ is in flight this thread must poll for its completion, so it does not sleep.
-    const bool idle = count_.load(std::memory_order_acquire) == 0;
-    static_cast<void>(
-        wait_until([&] { return look() || (idle && count_.load(std::memory_order_acquire) != 0); },
-                   kForever, idle ? &sleeper : nullptr));
-  }
-}
-
-void Pulls::stop() {
-  wake_.ring();
-  if (thread_.joinable()) thread_.join();
+  pulls.running_.store(false, std::memory_order_release);
 }
 
 }  // namespace cariama::internal

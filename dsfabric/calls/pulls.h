@@ -6,10 +6,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
-#include <thread>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -17,28 +14,27 @@
 #include "dsfabric/buffer_pull.h"
 #include "dsfabric/call_encoding.h"
 #include "dsfabric/calls/answers.h"
+#include "dsfabric/calls/awaited_transfers.h"
 #include "dsfabric/calls/call_counts.h"
 #include "dsfabric/calls/call_sender.h"
-#include "dsfabric/calls/workers.h"
 #include "dsfabric/peers/fabric_memory.h"
 #include "dtutils/memory.h"
 #include "dtutils/synchronizer.h"
-#include "dtutils/wait.h"
 
 namespace cariama::internal {
 
-// Thread-safe, except for stop(). Lock order: its mutex comes before those of connections.
+// Thread-safe.
 class Pulls {
  public:
   // All arguments must outlive this object.
-  Pulls(const FabricJob& job, FabricMemory& memory, Workers& workers, CallCounts& counts,
-        CallSender& sender, Answers& answers)
+  Pulls(const FabricJob& job, FabricMemory& memory, CallCounts& counts, CallSender& sender,
+        Answers& answers, AwaitedTransfers& transfers)
       : job_(job),
         memory_(memory),
-        workers_(workers),
         counts_(counts),
         sender_(sender),
-        answers_(answers) {}
+        answers_(answers),
+        transfers_(transfers) {}
   Pulls(const Pulls&) = delete;
   Pulls& operator=(const Pulls&) = delete;
 
@@ -50,21 +46,16 @@ class Pulls {
   void run_later(IncomingCall& call, uint32_t rank, const RemoteMemoryLocator& source,
                  std::unique_ptr<PulledFunction> function);
 
-  // Runs the functions of pulls whose buffers have arrived. Returns the number of pulls that ended.
-  size_t run_arrived();
-  // Ends the thread. Requires: Lifecycle::stop() was called.
-  void stop();
-
  private:
   // A READ of a buffer in progress, and the function to run on the buffer. Both belong to a call
   // that another process sent.
-  struct Pull {
-    explicit Pull(GeneralAllocator& allocator) : memory(allocator) {}
-    ~Pull() {
-      if (buffer.get_buffer() != nullptr) static_cast<void>(memory.free(std::move(buffer)));
-    }
+  struct Pull final : AwaitedTransfer {
+    explicit Pull(Pulls& owner) : pulls(owner) {}
+    ~Pull() override;
+    [[nodiscard]] bool ended() override;
+    void finish() override;
 
-    GeneralAllocator& memory;
+    Pulls& pulls;
     uint32_t rank = 0;
     RDMAMemory buffer;
     uint64_t size = 0;
@@ -77,21 +68,14 @@ class Pulls {
   // Starts the READ. Blocks only while it makes the connection or while the send queue is full.
   // Throws if it cannot be started.
   [[nodiscard]] std::unique_ptr<Pull> begin(uint32_t rank, const RemoteMemoryLocator& source);
-  void run_until_stopped();
 
   const FabricJob& job_;
   FabricMemory& memory_;
-  Workers& workers_;
   CallCounts& counts_;
   CallSender& sender_;
   Answers& answers_;
-
-  std::mutex mutex_;
-  std::vector<std::unique_ptr<Pull>> pulls_;
-  std::atomic<size_t> count_{0};
-  std::atomic<bool> running_{false};
-  Doorbell wake_;
-  std::thread thread_;  // created for the first run_later()
+  AwaitedTransfers& transfers_;
+  std::atomic<bool> running_{false};  // a function of run_later() runs: one at a time does
 };
 
 }  // namespace cariama::internal

@@ -26,6 +26,7 @@ Workers& workers_of(Fabric& fabric) { return core_of(fabric).workers(); }
 CallSources& sources_of(Fabric& fabric) { return core_of(fabric).sources(); }
 CallSender& sender_of(Fabric& fabric) { return core_of(fabric).sender(); }
 Answers& answers_of(Fabric& fabric) { return core_of(fabric).answers(); }
+AwaitedTransfers& transfers_of(Fabric& fabric) { return core_of(fabric).transfers(); }
 Pulls& pulls_of(Fabric& fabric) { return core_of(fabric).pulls(); }
 Dispatch& dispatch_of(Fabric& fabric) { return core_of(fabric).dispatch(); }
 Attachments& attachments_of(Fabric& fabric) { return core_of(fabric).attachments(); }
@@ -40,8 +41,9 @@ FabricCore::FabricCore(std::unique_ptr<FabricJob> job)
       sender_(*job_, ports_, peers_, workers_, counts_, *this),
       answers_(*job_, peers_, workers_, counts_, sender_, rejected_),
       sources_(workers_),
-      pulls_(*job_, memory_, workers_, counts_, sender_, answers_),
-      dispatch_(*job_, ports_, workers_, counts_, answers_, pulls_, rejected_),
+      transfers_(*job_, workers_),
+      pulls_(*job_, memory_, counts_, sender_, answers_, transfers_),
+      dispatch_(*job_, ports_, workers_, counts_, answers_, transfers_, rejected_),
       shutdown_(*job_, peers_, counts_, sources_) {}
 
 absl::StatusOr<std::unique_ptr<FabricCore>> FabricCore::create(const FabricOptions& options,
@@ -88,7 +90,7 @@ void FabricCore::stop_threads() {
   job_->lifecycle().stop();
   ports_.stop();
   dispatch_.stop();
-  pulls_.stop();
+  transfers_.stop();
 }
 
 FabricCore::~FabricCore() {

@@ -48,6 +48,7 @@
 #include "dsfabric/bootstrap/fabric_job.h"
 #include "dsfabric/calls/answers.h"
 #include "dsfabric/calls/attachments.h"
+#include "dsfabric/calls/awaited_transfers.h"
 #include "dsfabric/calls/call_counts.h"
 #include "dsfabric/calls/call_sender.h"
 #include "dsfabric/calls/call_sources.h"
@@ -88,6 +89,7 @@ class FabricCore final : private PortListener, private PeerListener, private Cal
   [[nodiscard]] CallSources& sources() { return sources_; }
   [[nodiscard]] CallSender& sender() { return sender_; }
   [[nodiscard]] Answers& answers() { return answers_; }
+  [[nodiscard]] AwaitedTransfers& transfers() { return transfers_; }
   [[nodiscard]] Pulls& pulls() { return pulls_; }
   [[nodiscard]] Dispatch& dispatch() { return dispatch_; }
   [[nodiscard]] RejectedCalls& rejected() { return rejected_; }
@@ -132,6 +134,7 @@ class FabricCore final : private PortListener, private PeerListener, private Cal
   Answers answers_;
   Attachments attachments_;
   CallSources sources_;
+  AwaitedTransfers transfers_;
   Pulls pulls_;
   Dispatch dispatch_;
   Shutdown shutdown_;

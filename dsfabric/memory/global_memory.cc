@@ -6,9 +6,11 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "dsfabric/bootstrap/fabric_job.h"
+#include "dsfabric/calls/awaited_transfers.h"
 #include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/memory/remote_heap.h"
 #include "dsfabric/peers/connect_deadline.h"
@@ -51,12 +53,16 @@ struct GlobalTransfer::Operation {
   RDMAMemory piece;              // allocated for one transfer; empty: none
   RDMAMemory* memory = nullptr;  // the slot or the piece; nullptr: the caller's memory is used
   bool abandoned = false;
+  std::atomic<bool> handed_over{false};  // to the fabric, which runs its end: see hand_over()
   GlobalMemory::Lane* lane = nullptr;
   std::byte* into = nullptr;  // where received data is copied to
   size_t bytes = 0;
 };
 
 struct GlobalTransfer::Execution {
+  // Returns the status of the atomic. Requires: done.done().
+  [[nodiscard]] absl::Status outcome() const;
+
   Synchronizer done;
   std::array<uint64_t, 2> answer{};  // {1 if the word exists, its value before the operation}
 };
@@ -100,12 +106,7 @@ absl::Status GlobalTransfer::finish(Deadline deadline, void* result, size_t byte
       return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
                         "the owner of a word did not execute an atomic operation in time");
     }
-    status_ = execution.done.status();
-    if (status_.ok() && execution.answer[0] == 0) {
-      status_ = make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                           "the owner has no aligned word for atomics at that address",
-                           "use memory that was allocated by RemoteMemory or GlobalMemory");
-    }
+    status_ = execution.outcome();
     if (status_.ok() && result != nullptr) {
       std::memcpy(result, &execution.answer[1], std::min(bytes, sizeof(uint64_t)));
       execution_ = nullptr;
@@ -145,6 +146,82 @@ std::shared_ptr<const Synchronizer> GlobalTransfer::execution() const {
   return {execution_, &execution_->done};
 }
 
+absl::Status GlobalTransfer::nothing_to_notify() {
+  return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+                    "a handle that belongs to no operation has no end",
+                    "call notify() on the handle that rget(), rput() or an atomic returned");
+}
+
+Fabric& GlobalTransfer::memory_fabric() const { return memory_->fabric(); }
+
+// An operation that was handed over. Any thread may run its end, so the thread of the GlobalMemory
+// reuses the operation's record later, when `handed_over` is false again.
+class GlobalTransfer::Ending final : public internal::AwaitedTransfer {
+ public:
+  Ending(Operation& operation, internal::EventReceiver event, std::span<std::byte> result)
+      : operation_(operation), event_(std::move(event)), result_(result) {}
+  [[nodiscard]] bool ended() override {
+    return internal::has_ended(operation_.lane->transmitter.queue(), operation_.done);
+  }
+  void finish() override {
+    const absl::Status status = operation_.done.status();
+    std::span<const std::byte> value;
+    if (status.ok() && operation_.memory != nullptr) {
+      value = {operation_.memory->get_buffer(), operation_.bytes};
+      if (operation_.into != nullptr) std::memcpy(operation_.into, value.data(), value.size());
+      if (!result_.empty()) std::memcpy(result_.data(), value.data(), result_.size());
+    }
+    event_.complete(status, value);
+    operation_.handed_over.store(false, std::memory_order_release);
+  }
+
+ private:
+  Operation& operation_;
+  const internal::EventReceiver event_;
+  const std::span<std::byte> result_;
+};
+
+absl::Status GlobalTransfer::Execution::outcome() const {
+  if (!done.status().ok() || answer[0] != 0) return done.status();
+  return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                    "the owner has no aligned word for atomics at that address",
+                    "use memory that was allocated by RemoteMemory or GlobalMemory");
+}
+
+Detached GlobalTransfer::end_execution(Fabric& fabric, std::shared_ptr<Execution> execution,
+                                       internal::EventReceiver event, std::span<std::byte> result) {
+  static_cast<void>(co_await finished(fabric, execution->done));
+  const absl::Status status = execution->outcome();
+  const auto value = std::as_bytes(std::span(&execution->answer[1], 1));
+  if (status.ok() && !result.empty()) std::memcpy(result.data(), value.data(), result.size());
+  event.complete(status, value);
+}
+
+absl::Status GlobalTransfer::hand_over(internal::EventReceiver event, std::span<std::byte> result,
+                                       std::span<const std::byte> ready) {
+  if (!status_.ok()) return status_;
+  Fabric& fabric = memory_->fabric();
+  if (execution_ != nullptr) {
+    end_execution(fabric, std::exchange(execution_, nullptr), std::move(event), result);
+    return absl::OkStatus();
+  }
+  if (operation_ == nullptr) {
+    if (!result.empty()) std::memcpy(result.data(), ready.data(), result.size());
+    event.complete(status_, ready);
+    return absl::OkStatus();
+  }
+  internal::AwaitedTransfers& transfers = internal::transfers_of(fabric);
+  if (absl::Status prepared = transfers.prepare(); !prepared.ok()) return prepared;
+  Operation& operation = *operation_;
+  auto ending = std::make_unique<Ending>(operation, std::move(event), result);
+  operation_ = nullptr;
+  operation.abandoned = true;
+  ++memory_->pool_->abandoned;
+  operation.handed_over.store(true, std::memory_order_relaxed);
+  transfers.add(std::move(ending));
+  return absl::OkStatus();
+}
+
 void GlobalTransfer::drop() {
   if (operation_ == nullptr) return;
   if (operation_->done.done()) return memory_->give_back(std::exchange(operation_, nullptr));
@@ -178,6 +255,8 @@ absl::StatusOr<std::unique_ptr<GlobalMemory>> GlobalMemory::create(
 
 GlobalMemory::~GlobalMemory() {
   for (GlobalTransfer::Operation& operation : pool_->operations) {
+    const auto ended = [&] { return !operation.handed_over.load(std::memory_order_acquire); };
+    if (!ended()) static_cast<void>(fabric_.wait_polling(ended, kForever));
     // Every transfer ends, at the latest by the peer's failure.
     if (!operation.done.done()) {
       static_cast<void>(operation.lane->transmitter.wait(operation.done, kForever));
@@ -223,9 +302,10 @@ absl::StatusOr<GlobalTransfer::Operation*> GlobalMemory::take_operation(Rank ran
   Pool& pool = *pool_;
   auto to = lane(rank);
   if (!to.ok()) return to.status();
-  if (pool.free.empty() && pool.abandoned != 0) {
+  // Memory of long transfers is not left unused.
+  if ((pool.free.empty() || bytes > kSlotBytes) && pool.abandoned != 0) {
     for (Operation& operation : pool.operations) {
-      if (!operation.abandoned) continue;
+      if (!operation.abandoned || operation.handed_over.load(std::memory_order_acquire)) continue;
       if (!operation.done.done()) operation.lane->transmitter.queue().progress();
       if (!operation.done.done()) continue;
       --pool.abandoned;
@@ -339,13 +419,13 @@ void GlobalMemory::start_put(GlobalTransfer& handle, const GlobalAddress& to, si
 GlobalTransfer GlobalMemory::start_registered(const GlobalAddress& remote, RDMAMemory& local,
                                               uint64_t offset, size_t bytes, bool put) {
   GlobalTransfer handle;
+  handle.memory_ = this;
   handle.status_ = internal::check_range(&local, offset, bytes);
   if (!handle.status_.ok()) return handle;
   if (bytes == 0) return handle;
   std::byte* const at = local.get_buffer() + offset;
   auto direct = mapped(remote, bytes);
   if (!direct.ok() || *direct != nullptr) {
-    handle.memory_ = this;
     handle.status_ = direct.status();
     if (!direct.ok()) return handle;
     ++statistics_.direct;
@@ -356,7 +436,6 @@ GlobalTransfer GlobalMemory::start_registered(const GlobalAddress& remote, RDMAM
     }
     return handle;
   }
-  handle.memory_ = this;
   auto operation = take_operation(remote.rank, 0);
   if (!operation.ok()) {
     handle.status_ = operation.status();

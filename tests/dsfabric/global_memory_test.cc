@@ -123,6 +123,26 @@ TEST(GlobalMemoryMistakes, AreRefused) {
   });
 }
 
+// An operation that did not start notifies nobody, except that a Future is ready.
+TEST(GlobalMemoryMistakes, AreNotNotified) {
+  LocalJob job({.processes = 2, .transport = transport_case("sim")});
+  job.run([&](Fabric& fabric, uint32_t) {
+    const auto memory = must(GlobalMemory::create(fabric));
+    const global_ptr<uint64_t> null;
+    Synchronizer done;
+    EXPECT_TRUE(absl::IsInvalidArgument(memory->rput(1, null).notify(done)));
+    EXPECT_FALSE(done.done());
+    Future<void> end;
+    EXPECT_TRUE(absl::IsInvalidArgument(memory->rput(1, null).notify(end)));
+    EXPECT_TRUE(end.ready());
+    EXPECT_TRUE(absl::IsInvalidArgument(end.get(soon())));
+    EXPECT_TRUE(absl::IsInvalidArgument(memory->rget(null).future().get(soon()).status()));
+    EXPECT_TRUE(
+        absl::IsFailedPrecondition(GlobalTransfer().notify([](const absl::Status&) { FAIL(); })));
+    EXPECT_TRUE(absl::IsFailedPrecondition(GlobalValue<int>().future().get(soon()).status()));
+  });
+}
+
 // A call arrives before the data of an rget. The thread that waits for the rget runs the call.
 TEST(GlobalMemoryWaits, RunCalls) {
   for (uint64_t seed = 1; seed <= 8; ++seed) {
@@ -305,6 +325,9 @@ TEST(GlobalMemoryDeaths, EndLocksAndTransfers) {
       must(lock.release());
     }
     expect_dead(memory->rget(of_victim).wait(soon()).status(), fabric, 1);
+    Future<void> end;
+    expect_dead(memory->rput(1, of_victim).notify(end), fabric, 1);
+    expect_dead(end.get(soon()), fabric, 1);
     EXPECT_EQ(RemoteMemory::allocate(fabric, 1, 8, soon()).status().code(),
               absl::StatusCode::kUnavailable);
     must(all.barrier(soon()));

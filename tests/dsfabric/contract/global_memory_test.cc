@@ -11,12 +11,16 @@
 #include <string>
 #include <vector>
 
+#include "dsfabric/call_forms.h"
 #include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/collectives.h"
 #include "dsfabric/distributed_lock.h"
 #include "dsfabric/global_vector.h"
 #include "dsfabric/memory/remote_heap.h"
 #include "dsfabric/remote_memory.h"
+#include "dsfabric/transfer_completion.h"
+#include "dtutils/synchronizer.h"
+#include "dtutils/transmitter.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/local_job.h"
@@ -207,6 +211,137 @@ TEST_P(GlobalMemoryContract, RegisteredMemoryIsTransferredInPlace) {
     must(fabric.memory().free(std::move(buffer)));
     memory->free(theirs);
   });
+}
+
+// Increments *word `rounds` times, and counts the values that are not those of a counter.
+Detached count_up(GlobalMemory& memory, global_ptr<uint64_t> word, uint64_t rounds,
+                  std::atomic<uint64_t>& wrong, std::atomic<bool>& ended) {
+  for (uint64_t i = 0; i < rounds; ++i) {
+    if (must(co_await memory.fetch_add(word, 1).future()) != i) ++wrong;
+  }
+  ended = true;
+}
+
+// The end of an operation is given to a Synchronizer, a Future or a callback.
+TEST_P(GlobalMemoryContract, EndsNotifyObjects) {
+  using Triple = std::array<uint64_t, 3>;
+  constexpr uint64_t kLong = 100;  // more than a slot
+  constexpr uint32_t kRounds = 200;
+  for (const uint32_t service_threads : {0u, 1u}) {
+    for (const AtomicsBy way : ways()) {
+      SCOPED_TRACE(::testing::Message() << service_threads << " " << static_cast<int>(way));
+      LocalJob job({.processes = 2,
+                    .transport = GetParam(),
+                    .fabric = {.service_threads = service_threads, .send_depth = 16}});
+      job.run([&](Fabric& fabric, uint32_t) {
+        Collectives all(fabric);
+        std::atomic<uint64_t> called{0}, wrong{0};
+        std::atomic<bool> ended{false};
+        std::vector<std::vector<uint64_t>> got(kRounds, std::vector<uint64_t>(kLong));
+        std::vector<Triple> values(kRounds);
+        auto memory = must(GlobalMemory::create(fabric, {.atomics = way}));
+        const auto theirs = must(memory->allocate<Triple>(1 - fabric.rank(), kRounds, soon()));
+        const auto row =
+            must(memory->allocate<uint64_t>(1 - fabric.rank(), kRounds * kLong, soon()));
+
+        Synchronizer puts(2 * kRounds);
+        const auto waited = [&](const Synchronizer& done) { must(fabric.wait(done, soon())); };
+        for (uint64_t i = 0; i < kRounds; ++i) {
+          must(memory->rput({i, i * i, ~i}, theirs + i).notify(puts));
+          const std::vector<uint64_t> words(kLong, i);
+          must(memory->rput(std::span(words), row + i * kLong).notify(puts));
+        }
+        waited(puts);
+
+        Synchronizer gets(kRounds);
+        for (uint64_t i = 0; i < kRounds; ++i) {
+          must(memory->rget(theirs + i).notify(values[i], gets));
+          must(memory->rget(row + i * kLong, std::span(got[i]))
+                   .notify([&, i](const absl::Status& status) {
+                     if (!status.ok() || got[i] != std::vector<uint64_t>(kLong, i)) ++wrong;
+                     ++called;
+                   }));
+        }
+        waited(gets);
+        for (uint64_t i = 0; i < kRounds; ++i) EXPECT_EQ(values[i], (Triple{i, i * i, ~i}));
+        EXPECT_TRUE(fabric.wait([&] { return called == kRounds; }, soon()));
+
+        Future<void> last;
+        must(memory->rput({7, 8, 9}, theirs).notify(last));
+        must(last.get(soon()));
+        EXPECT_EQ(must(memory->rget(theirs).future().get(soon())), (Triple{7, 8, 9}));
+
+        must(memory->rput(0, row).wait(soon()));
+        count_up(*memory, row, 20, wrong, ended);
+        EXPECT_TRUE(fabric.wait([&] { return ended.load(); }, soon()));
+        EXPECT_EQ(wrong, 0u);
+
+        // The GlobalMemory waits for the operations that it handed over.
+        for (uint64_t i = 0; i < 50; ++i) {
+          must(memory->rput({i, 0, 0}, theirs + i).notify([&](const absl::Status& status) {
+            if (!status.ok()) ++wrong;
+            ++called;
+          }));
+        }
+        memory.reset();
+        EXPECT_TRUE(fabric.wait([&] { return called == kRounds + 50; }, soon()));
+        EXPECT_EQ(wrong, 0u);
+        must(all.barrier(soon()));
+        memory = must(GlobalMemory::create(fabric));
+        memory->free(theirs);
+        memory->free(row);
+      });
+    }
+  }
+}
+
+// notify_at_end() gives the transfers of a Transmitter the same objects.
+TEST_P(GlobalMemoryContract, TransfersNotifyObjects) {
+  for (const uint32_t service_threads : {0u, 1u}) {
+    LocalJob job(
+        {.processes = 2, .transport = GetParam(), .fabric = {.service_threads = service_threads}});
+    std::array<RemoteMemoryLocator, 2> places;
+    job.run([&](Fabric& fabric, uint32_t) {
+      const Rank other = 1 - fabric.rank();
+      Collectives all(fabric);
+      auto transmitter = must(Transmitter::create(*must(fabric.connection(other, ThreadIndex(0)))));
+      RDMAMemory mine = must(fabric.memory().allocate(64));
+      RDMAMemory theirs = must(fabric.memory().allocate(64));
+      auto* const words = reinterpret_cast<uint64_t*>(mine.get_buffer());
+      auto* const arrived = reinterpret_cast<std::atomic<uint64_t>*>(theirs.get_buffer());
+      places[fabric.rank()] = must(internal::locate_for(fabric, other, theirs, 0, 64));
+      must(all.barrier(soon()));
+
+      words[0] = 41 + fabric.rank();
+      Synchronizer write;
+      must(transmitter.write(mine, 0, 8, places[other], &write));
+      Synchronizer written;
+      must(notify_at_end(fabric, transmitter.queue(), write, written));
+      must(fabric.wait(written, soon()));
+
+      Synchronizer read;
+      must(transmitter.read(mine, 8, 8, places[other], &read));
+      Future<void> end;
+      must(notify_at_end(fabric, transmitter.queue(), read, end));
+      must(end.get(soon()));
+      EXPECT_EQ(words[1], words[0]);
+
+      std::atomic<int> called{0};
+      Synchronizer both(2);
+      must(transmitter.write(mine, 0, 8, places[other], &both));
+      must(transmitter.write(mine, 0, 8, places[other], &both));
+      must(notify_at_end(fabric, transmitter.queue(), both, [&](const absl::Status& status) {
+        must(status);
+        ++called;
+      }));
+      EXPECT_TRUE(fabric.wait([&] { return called == 1; }, soon()));
+      must(all.barrier(soon()));
+      EXPECT_EQ(arrived->load(), 41 + other);
+      must(all.barrier(soon()));
+      must(fabric.memory().free(std::move(mine)));
+      must(fabric.memory().free(std::move(theirs)));
+    });
+  }
 }
 
 TEST_P(GlobalMemoryContract, AtomicsLoseNothing) {

@@ -1,0 +1,124 @@
+#include "dsfabric/calls/awaited_transfers.h"
+
+#include <memory>
+#include <utility>
+
+#include "dsfabric/calls/fabric_parts.h"
+#include "dsfabric/completions.h"
+#include "dsfabric/transfer_completion.h"
+#include "dtutils/internal/start_thread.h"
+
+namespace cariama::internal {
+
+namespace {
+
+// Transfers of a user's, whose end completes an event.
+class TransfersWithEvent final : public AwaitedTransfer {
+ public:
+  TransfersWithEvent(TransmitQueue& queue, Synchronizer& done, EventReceiver event)
+      : queue_(queue), done_(done), event_(std::move(event)) {}
+  [[nodiscard]] bool ended() override { return has_ended(queue_, done_); }
+  void finish() override { event_.complete(done_.status()); }
+
+ private:
+  TransmitQueue& queue_;
+  Synchronizer& done_;
+  const EventReceiver event_;
+};
+
+}  // namespace
+
+absl::Status watch_transfers(Fabric& fabric, TransmitQueue& queue, Synchronizer& done,
+                             EventReceiver event) {
+  AwaitedTransfers& transfers = transfers_of(fabric);
+  if (absl::Status prepared = transfers.prepare(); !prepared.ok()) return prepared;
+  transfers.add(std::make_unique<TransfersWithEvent>(queue, done, std::move(event)));
+  return absl::OkStatus();
+}
+
+bool has_ended(TransmitQueue& queue, Synchronizer& done) {
+  if (done.done()) return true;
+  queue.progress();
+  // `done` is read last: if nothing is in flight, no other thread counts it down any more.
+  const bool lost = !queue.status().ok() && !queue.has_outstanding() && !done.done();
+  if (lost) done.fail(queue.status());
+  return done.done();
+}
+
+absl::Status AwaitedTransfers::prepare() {
+  const std::lock_guard lock(mutex_);
+  if (job_.options().service_threads == 0 || thread_.joinable()) return absl::OkStatus();
+  auto thread = start_thread([this] { run_until_stopped(); });
+  if (!thread.ok()) return thread.status();
+  thread_ = *std::move(thread);
+  return absl::OkStatus();
+}
+
+AwaitedTransfers::~AwaitedTransfers() {
+  while (transfers_.take_first() != nullptr) {
+  }
+}
+
+void AwaitedTransfers::List::append(std::unique_ptr<AwaitedTransfer> transfer) noexcept {
+  AwaitedTransfer* const added = transfer.get();
+  (last == nullptr ? first : last->next_) = std::move(transfer);
+  last = added;
+}
+
+std::unique_ptr<AwaitedTransfer> AwaitedTransfers::List::take_first() noexcept {
+  std::unique_ptr<AwaitedTransfer> taken = std::move(first);
+  if (taken == nullptr) return nullptr;
+  first = std::move(taken->next_);
+  if (first == nullptr) last = nullptr;
+  return taken;
+}
+
+void AwaitedTransfers::add(std::unique_ptr<AwaitedTransfer> transfer) noexcept {
+  {
+    const std::lock_guard lock(mutex_);
+    transfers_.append(std::move(transfer));
+    count_.fetch_add(1, std::memory_order_release);
+  }
+  wake_.ring();
+}
+
+size_t AwaitedTransfers::run_ended() {
+  if (count_.load(std::memory_order_acquire) == 0) return 0;
+  List ended;
+  {
+    const std::lock_guard lock(mutex_);
+    List others;
+    while (auto transfer = transfers_.take_first()) {
+      List& list = transfer->ended() ? ended : others;
+      list.append(std::move(transfer));
+    }
+    transfers_ = std::move(others);
+  }
+  size_t count = 0;
+  while (const auto transfer = ended.take_first()) {
+    transfer->finish();
+    ++count;
+  }
+  count_.fetch_sub(count, std::memory_order_relaxed);
+  if (count != 0) workers_.notify_waiters();
+  return count;
+}
+
+void AwaitedTransfers::run_until_stopped() {
+  DoorbellSleeper sleeper(wake_);
+  const auto stopped = [&] { return job_.lifecycle().is_stopping(); };
+  while (!stopped()) {
+    const auto look = [&] { return run_ended() != 0 || stopped(); };
+    const bool idle = count_.load(std::memory_order_acquire) == 0;
+    static_cast<void>(
+        wait_until([&] { return look() || (idle && count_.load(std::memory_order_acquire) != 0); },
+                   kForever, idle ? &sleeper : nullptr));
+  }
+}
+
+void AwaitedTransfers::stop() {
+  wake_.ring();
+  if (thread_.joinable()) thread_.join();
+}
+
+}  // namespace cariama::internal
