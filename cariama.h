@@ -1,36 +1,28 @@
-// Includes all installed headers of Cariama, those of hex excepted. A program that needs one layer
-// includes the headers of that layer instead.
+// Includes all public headers of Cariama, those of hex excepted. A program that needs one layer
+// includes the headers of that layer instead. The other installed headers are there because these
+// include them. They are not for users, as their first lines say.
 #ifndef CARIAMA_H_
 #define CARIAMA_H_
 
 #include "bdd/bdd.h"                                       // IWYU pragma: export
 #include "bdd/diagrams.h"                                  // IWYU pragma: export
-#include "bdd/edge.h"                                      // IWYU pragma: export
 #include "bdd/exact_count.h"                               // IWYU pragma: export
-#include "bdd/export.h"                                    // IWYU pragma: export
 #include "bdd/files.h"                                     // IWYU pragma: export
 #include "bdd/job.h"                                       // IWYU pragma: export
 #include "bdd/model_file.h"                                // IWYU pragma: export
 #include "bdd/reachability.h"                              // IWYU pragma: export
 #include "dht/agreement.h"                                 // IWYU pragma: export
-#include "dht/bucket_scan.h"                               // IWYU pragma: export
-#include "dht/export.h"                                    // IWYU pragma: export
 #include "dht/hash_table.h"                                // IWYU pragma: export
-#include "dht/table_core.h"                                // IWYU pragma: export
-#include "dht/table_engine.h"                              // IWYU pragma: export
 #include "dht/table_layout.h"                              // IWYU pragma: export
 #include "dht/table_options.h"                             // IWYU pragma: export
 #include "dsfabric/binding.h"                              // IWYU pragma: export
 #include "dsfabric/bootstrap.h"                            // IWYU pragma: export
-#include "dsfabric/buffer_pull.h"                          // IWYU pragma: export
 #include "dsfabric/call_encoding.h"                        // IWYU pragma: export
-#include "dsfabric/call_forms.h"                           // IWYU pragma: export
 #include "dsfabric/call_options.h"                         // IWYU pragma: export
 #include "dsfabric/call_result.h"                          // IWYU pragma: export
 #include "dsfabric/collectives.h"                          // IWYU pragma: export
 #include "dsfabric/completions.h"                          // IWYU pragma: export
 #include "dsfabric/distributed_lock.h"                     // IWYU pragma: export
-#include "dsfabric/export.h"                               // IWYU pragma: export
 #include "dsfabric/fabric.h"                               // IWYU pragma: export
 #include "dsfabric/fabric_options.h"                       // IWYU pragma: export
 #include "dsfabric/fabric_statistics.h"                    // IWYU pragma: export
@@ -38,7 +30,6 @@
 #include "dsfabric/future.h"                               // IWYU pragma: export
 #include "dsfabric/global_memory.h"                        // IWYU pragma: export
 #include "dsfabric/global_vector.h"                        // IWYU pragma: export
-#include "dsfabric/holds_reference.h"                      // IWYU pragma: export
 #include "dsfabric/ids.h"                                  // IWYU pragma: export
 #include "dsfabric/launcher.h"                             // IWYU pragma: export
 #include "dsfabric/process.h"                              // IWYU pragma: export
@@ -50,7 +41,6 @@
 #include "dsfabric/serializer.h"                           // IWYU pragma: export
 #include "dsfabric/topology.h"                             // IWYU pragma: export
 #include "dsfabric/transfer_completion.h"                  // IWYU pragma: export
-#include "dsfabric/user_buffer.h"                          // IWYU pragma: export
 #include "dtutils/allocators/circular_allocator.h"         // IWYU pragma: export
 #include "dtutils/allocators/general_allocator.h"          // IWYU pragma: export
 #include "dtutils/allocators/linear_circular_allocator.h"  // IWYU pragma: export
@@ -64,7 +54,7 @@
 #include "dtutils/error.h"                                 // IWYU pragma: export
 #include "dtutils/exchange.h"                              // IWYU pragma: export
 #include "dtutils/exchange_connect.h"                      // IWYU pragma: export
-#include "dtutils/export.h"                                // IWYU pragma: export
+#include "dtutils/fault/fault_device.h"                    // IWYU pragma: export
 #include "dtutils/memory.h"                                // IWYU pragma: export
 #include "dtutils/process_group.h"                         // IWYU pragma: export
 #include "dtutils/queue_pair.h"                            // IWYU pragma: export
@@ -77,7 +67,7 @@
 #include "dtutils/registration/registration_cache.h"       // IWYU pragma: export
 #include "dtutils/registration/user_memory.h"              // IWYU pragma: export
 #include "dtutils/remote_doorbell.h"                       // IWYU pragma: export
-#include "dtutils/signaling.h"                             // IWYU pragma: export
+#include "dtutils/sim/sim_fabric.h"                        // IWYU pragma: export
 #include "dtutils/statistics.h"                            // IWYU pragma: export
 #include "dtutils/statistics_service.h"                    // IWYU pragma: export
 #include "dtutils/synchronizer.h"                          // IWYU pragma: export
@@ -87,7 +77,6 @@
 #include "dtutils/version.h"                               // IWYU pragma: export
 #include "dtutils/wait.h"                                  // IWYU pragma: export
 #include "mcts/evaluator.h"                                // IWYU pragma: export
-#include "mcts/export.h"                                   // IWYU pragma: export
 #include "mcts/game.h"                                     // IWYU pragma: export
 #include "mcts/host.h"                                     // IWYU pragma: export
 #include "mcts/options.h"                                  // IWYU pragma: export
@@ -100,20 +89,13 @@
 #include "riutils/broadcast.h"                             // IWYU pragma: export
 #include "riutils/call.h"                                  // IWYU pragma: export
 #include "riutils/call_interface.h"                        // IWYU pragma: export
-#include "riutils/channel_sender.h"                        // IWYU pragma: export
-#include "riutils/export.h"                                // IWYU pragma: export
 #include "riutils/messenger.h"                             // IWYU pragma: export
 #include "riutils/messenger_global.h"                      // IWYU pragma: export
 #include "riutils/messenger_options.h"                     // IWYU pragma: export
 #include "riutils/routed_aggregator.h"                     // IWYU pragma: export
 #include "tasks/await.h"                                   // IWYU pragma: export
 #include "tasks/cancellation.h"                            // IWYU pragma: export
-#include "tasks/context.h"                                 // IWYU pragma: export
 #include "tasks/exceptions.h"                              // IWYU pragma: export
-#include "tasks/export.h"                                  // IWYU pragma: export
-#include "tasks/fork_join.h"                               // IWYU pragma: export
-#include "tasks/fork_to.h"                                 // IWYU pragma: export
-#include "tasks/join_record.h"                             // IWYU pragma: export
 #include "tasks/parallel.h"                                // IWYU pragma: export
 #include "tasks/pool.h"                                    // IWYU pragma: export
 #include "tasks/pool_simulation.h"                         // IWYU pragma: export

@@ -7,8 +7,8 @@
 #   [PC_REQUIRES module...]      pkg-config names of PUBLIC
 #   [PC_PRIVATE flag...]         what a static link needs besides, as pkg-config Libs.private
 #   [PC_REQUIRES_PRIVATE module...]  ... and as pkg-config modules
-#   [PUBLIC_HEADERS path...]     public headers that are not directly in the layer's folder
-#   [NOT_INSTALLED name...])     headers of the folder that only sources of the library include
+#   [PUBLIC_HEADERS path...]     headers to install that are not directly in the layer's folder
+#   [NOT_INSTALLED name...])     headers of the folder that only sources of the layers include
 #
 # Makes from every NAME/**/*.cc:
 #   cariama::NAME           the library, installed, component NAME of find_package(Cariama) and

@@ -1,5 +1,5 @@
 // Search of a run of buckets for a key or an empty bucket, by vector compares where the CPU has
-// them (AVX2).
+// them (AVX2). Not for users: hash_table.h calls it.
 #ifndef CARIAMA_DHT_BUCKET_SCAN_H_
 #define CARIAMA_DHT_BUCKET_SCAN_H_
 
@@ -17,8 +17,7 @@ namespace cariama {
                                                      size_t words, uint64_t word);
 
 // Returns the number of buckets whose word 0 is not 0. Thread-safe.
-[[nodiscard]] CARIAMA_DHT_EXPORT size_t count_occupied(const uint64_t* buckets, size_t count,
-                                                       size_t words);
+[[nodiscard]] size_t count_occupied(const uint64_t* buckets, size_t count, size_t words);
 
 }  // namespace cariama
 

@@ -1,5 +1,5 @@
 // The part of a HashTable (hash_table.h) that does not depend on the width of its keys: the shares
-// of all processes, and the collective operations.
+// of all processes, and the collective operations. Not for users.
 #ifndef CARIAMA_DHT_TABLE_CORE_H_
 #define CARIAMA_DHT_TABLE_CORE_H_
 

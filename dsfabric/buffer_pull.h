@@ -1,5 +1,5 @@
 // Calls whose buffer the destination fetches by RDMA READ (Seriema §3.1, the second call_buffer),
-// the same for all call paths.
+// the same for all call paths. Not for users: the templates of call_forms.h use it.
 #ifndef CARIAMA_DSFABRIC_BUFFER_PULL_H_
 #define CARIAMA_DSFABRIC_BUFFER_PULL_H_
 

@@ -134,13 +134,6 @@ namespace internal {
 
 // Sets the outcome and the texts from the exception that is being handled.
 CARIAMA_DSFABRIC_EXPORT void note_exception(IncomingCall& call) noexcept;
-// Returns "TYPE: TEXT", or the type alone if there is no text.
-[[nodiscard]] CARIAMA_DSFABRIC_EXPORT std::string describe_exception(const std::string& type,
-                                                                     const std::string& text);
-// Returns the description of the exception that is being handled, which may have any type.
-[[nodiscard]] CARIAMA_DSFABRIC_EXPORT std::string describe_exception();
-// Returns the error of a result whose loading threw the exception that is being handled.
-[[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status unreadable_result();
 
 inline constexpr size_t padded(size_t bytes) { return (bytes + 7) / 8 * 8; }
 

@@ -1,6 +1,6 @@
 // The forms of calls of Seriema's Table 1, defined once for all paths: the arguments, options and
 // completions of each form, the checks at compile time, and the encoded call. send_call.h and
-// riutils supply the paths; programs include those headers.
+// riutils supply the paths. Not for users, who include those headers.
 //
 // A path P to one destination has
 //   fabric(), rank(), thread()   the destination; thread() is kService for a service
@@ -83,10 +83,7 @@ class CARIAMA_DSFABRIC_EXPORT CallEnd {
   bool reported_ = false;  // the caller learns of the end by `consumed` or `written`
 };
 
-// Checks of locators and ranges; see the functions that use them.
-[[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status check_target(Rank rank,
-                                                                const RemoteMemoryLocator& target,
-                                                                uint64_t size);
+// Returns OK if `memory` contains `size` bytes at `offset`. Error: INVALID_ARGUMENT.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status check_range(const RDMAMemory* memory,
                                                                uint64_t offset, uint64_t size);
 // Returns the locator by which `rank` can access memory of this process.

@@ -1,6 +1,7 @@
 // holds_reference<T>(): whether a value of T, for example a lambda, contains a reference. Calls and
 // tasks leave the stack, and often the process, in which they are made: a reference that they hold
-// would lead to other memory there, so these types do not compile.
+// would lead to other memory there, so these types do not compile. Not for users: the templates of
+// calls and tasks use it.
 //
 // The members of a class cannot be enumerated, but two properties together decide it: a class with
 // a member of reference type is not a standard-layout class ([class.prop]), and a bit_cast to it is

@@ -1,4 +1,5 @@
-// Buffers that the user owns and has not registered, as arguments of call_buffer.
+// Buffers that the user owns and has not registered, as arguments of call_buffer. Not for users:
+// the templates of call_forms.h use it.
 //
 //   std::vector<std::byte> data = ...;
 //   // The destination READs the buffer:

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "dtutils/internal/futex.h"
+#include "dtutils/internal/register_ringers.h"
 
 namespace cariama::internal {
 

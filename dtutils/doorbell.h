@@ -82,7 +82,7 @@ struct CARIAMA_DTUTILS_EXPORT Machine {
 #endif
   }
   // Executes a full fence on every processor that runs a thread of a process that has called
-  // register_ringers(). One system call.
+  // register_ringers() (internal/register_ringers.h). One system call.
   static void fence_ringers();
   // See internal/futex.h. wake() does not read the word.
   static void wait(const std::atomic<uint32_t>& word, uint32_t expected, Deadline deadline);
@@ -190,10 +190,6 @@ class BasicRemoteDoorbell {
   typename On::template Atomic<uint64_t> published_{0};  // written by the ringer only
   typename On::template Atomic<uint64_t> armed_{0};      // set by the sleeper
 };
-
-// Registers this process as one whose threads fence_ringers() fences. Returns false if the kernel
-// cannot do so. Thread-safe, idempotent.
-[[nodiscard]] CARIAMA_DTUTILS_EXPORT bool register_ringers();
 
 }  // namespace internal
 

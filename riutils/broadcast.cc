@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "dsfabric/buffer_pull.h"
+#include "dsfabric/call_failures.h"
 #include "dsfabric/call_source.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"

@@ -1,5 +1,5 @@
 // The context switch: assembly functions that save and continue the contexts of tasks. They are in
-// context_x86_64.cc and context_aarch64.cc.
+// context_x86_64.cc and context_aarch64.cc. Not for users.
 //
 // A worker is a process with two stacks. Tasks run on the uni-address region
 // (internal/stack_region.h). The frames of a child lie directly below those of its parent, so the

@@ -1,4 +1,5 @@
 // Join records: a child stores its result in a join record if its parent continued without it.
+// Not for users.
 //
 // A child that ends while its parent is still above it on the stack returns the result directly and
 // needs no record, unless it threw or its result is packed. The owner of a deque allocates the

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "dsfabric/bootstrap/job_directory.h"
 #include "dsfabric/fabric/create_fabric.h"
 #include "dtutils/wait.h"
 #include "riutils/internal/runtime.h"

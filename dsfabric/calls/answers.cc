@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdio>
 
+#include "dsfabric/call_failures.h"
 #include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/calls/running_call.h"
 #include "dtutils/error.h"

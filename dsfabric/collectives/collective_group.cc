@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "dsfabric/bootstrap/fabric_job.h"
+#include "dsfabric/call_failures.h"
 #include "dsfabric/calls/control_traffic.h"
 #include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/calls/workers.h"

@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "dsfabric/call_failures.h"
 #include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/calls/workers.h"
 #include "dtutils/error.h"

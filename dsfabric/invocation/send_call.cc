@@ -3,6 +3,7 @@
 #include <cstring>
 #include <string>
 
+#include "dsfabric/call_failures.h"
 #include "dsfabric/call_source.h"
 #include "dsfabric/calls/answers.h"
 #include "dsfabric/calls/call_sender.h"

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "dsfabric/call_failures.h"
 #include "dsfabric/call_source.h"
 #include "dsfabric/calls/call_sender.h"
 #include "dsfabric/calls/fabric_parts.h"

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "dtutils/error.h"
+#include "dtutils/internal/register_ringers.h"
 #include "dtutils/internal/start_thread.h"
 #include "dtutils/trace.h"
 

@@ -3,8 +3,6 @@
 #ifndef CARIAMA_DTUTILS_INTERNAL_TRACE_OBSERVER_H_
 #define CARIAMA_DTUTILS_INTERNAL_TRACE_OBSERVER_H_
 
-#include "dtutils/export.h"
-
 namespace cariama::internal {
 
 // Is called where a TraceScope begins and where an instant event is recorded, by the thread that
@@ -13,7 +11,7 @@ using TraceObserver = void (*)(const char* category, const char* name);
 
 // Sets the observer, or none (nullptr). It is called only while a trace is being recorded.
 // Thread-safe. Other threads may still be inside of the former observer.
-CARIAMA_DTUTILS_EXPORT void set_trace_observer(TraceObserver observer);
+void set_trace_observer(TraceObserver observer);
 
 }  // namespace cariama::internal
 

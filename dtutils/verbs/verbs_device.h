@@ -63,14 +63,13 @@ struct VerbsDeviceInfo {
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT std::vector<VerbsDeviceInfo> list_verbs_devices();
 
 // Returns true if a device is usable and has an active port. open_device({}) uses this criterion.
-[[nodiscard]] CARIAMA_DTUTILS_EXPORT bool has_active_verbs_port(
-    const std::vector<VerbsDeviceInfo>& devices);
+[[nodiscard]] bool has_active_verbs_port(const std::vector<VerbsDeviceInfo>& devices);
 
 // Opens a device, chosen according to DeviceOptions (its field `transport` is ignored). Errors:
 // NOT_FOUND (no such device, port or GID index; the text lists the available ones),
 // FAILED_PRECONDITION (the port is not active), PERMISSION_DENIED, INVALID_ARGUMENT (a malformed
 // environment variable).
-[[nodiscard]] CARIAMA_DTUTILS_EXPORT absl::StatusOr<std::shared_ptr<Device>> open_verbs_device(
+[[nodiscard]] absl::StatusOr<std::shared_ptr<Device>> open_verbs_device(
     const DeviceOptions& options);
 
 }  // namespace cariama

@@ -13,8 +13,7 @@ namespace cariama::mcts {
 
 // Fills `out` with a sample of the symmetric Dirichlet distribution: random numbers from 0 to 1
 // with the sum 1. Requires: concentration is in the range of RootNoise.
-CARIAMA_MCTS_EXPORT void sample_dirichlet(std::span<double> out, double concentration,
-                                          Random& random);
+void sample_dirichlet(std::span<double> out, double concentration, Random& random);
 
 // Mixes a sample of the Dirichlet distribution into the priors of a node, as RootNoise states.
 CARIAMA_MCTS_EXPORT void mix_noise(std::span<float> priors, const RootNoise& noise, Random& random);

@@ -27,16 +27,9 @@ struct SelectJob {
 // Returns the move with the highest score, the first one of several, or -1 if all moves are closed.
 using SelectKernel = int (*)(const SelectJob& job);
 
-int select_portable(const SelectJob& job);
-extern const SelectKernel kSelectAVX2;    // nullptr: not in this build
-extern const SelectKernel kSelectAVX512;  // nullptr: not in this build
-
 // Returns the fastest kernel that the processor supports, or the one that the environment variable
 // CARIAMA_MCTS_SIMD names (portable, avx2, avx512), if the processor supports it.
 [[nodiscard]] CARIAMA_MCTS_EXPORT SelectKernel select_kernel();
-// For tests: returns all kernels that the processor supports, the slowest first, and writes their
-// number to `count`.
-[[nodiscard]] CARIAMA_MCTS_EXPORT const SelectKernel* available_select_kernels(int* count);
 
 }  // namespace cariama::mcts::internal
 

@@ -4,7 +4,7 @@
 #include <string_view>
 #include <type_traits>
 
-#include "mcts/engine/select_kernel.h"
+#include "mcts/internal/select_kernels.h"
 
 namespace cariama::mcts::internal {
 

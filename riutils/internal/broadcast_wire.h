@@ -7,17 +7,14 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "riutils/export.h"
 
 namespace cariama::internal {
 
 // Returns the bytes of an answer. OK is no bytes. An error is its code, its scope and at most
 // `most_text` bytes of its text, so that it is the same at the root as where it occurred.
-[[nodiscard]] CARIAMA_RIUTILS_EXPORT std::string encode_broadcast_answer(const absl::Status& status,
-                                                                         size_t most_text);
+[[nodiscard]] std::string encode_broadcast_answer(const absl::Status& status, size_t most_text);
 // Returns the status in an answer. DATA_LOSS: the bytes are no answer.
-[[nodiscard]] CARIAMA_RIUTILS_EXPORT absl::Status decode_broadcast_answer(
-    std::span<const std::byte> bytes);
+[[nodiscard]] absl::Status decode_broadcast_answer(std::span<const std::byte> bytes);
 
 }  // namespace cariama::internal
 

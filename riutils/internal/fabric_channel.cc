@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "dsfabric/call_failures.h"
 #include "dtutils/error.h"
 #include "dtutils/trace.h"
 #include "riutils/internal/grant_checks.h"

@@ -7,6 +7,7 @@
 
 #include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/register_ringers.h"
 #include "dtutils/internal/start_thread.h"
 #include "dtutils/trace.h"
 #include "riutils/internal/fabric_channel.h"

@@ -8,7 +8,7 @@
 
 #include "docs/examples/connect_four.h"
 #include "gtest/gtest.h"
-#include "mcts/engine/select_kernel.h"
+#include "mcts/internal/select_kernels.h"
 #include "mcts/random.h"
 
 namespace cariama::mcts {
