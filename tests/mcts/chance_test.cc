@@ -251,7 +251,8 @@ TEST_P(ChanceByThreads, EvaluatorsSeeNoChancePosition) {
 
 class ChanceByShape : public ::testing::TestWithParam<Shape> {};
 INSTANTIATE_TEST_SUITE_P(Shapes, ChanceByShape,
-                         ::testing::Values(Shape{2, 1}, Shape{2, 2}, Shape{3, 1}));
+                         ::testing::Values(Shape{2, 1}, Shape{2, 2}, Shape{3, 1}),
+                         ::testing::PrintToStringParamName());
 
 TEST_P(ChanceByShape, OutcomesInOtherProcesses) {
   run_search_job(

@@ -48,15 +48,15 @@ void run_job(const Shape& shape, const std::function<void(Host&)>& body) {
 class ByShape : public ::testing::TestWithParam<Shape> {};
 INSTANTIATE_TEST_SUITE_P(Distributed, ByShape,
                          ::testing::Values(Shape{1, 1}, Shape{1, 2}, Shape{2, 1}, Shape{2, 2},
-                                           Shape{4, 1}));
+                                           Shape{4, 1}),
+                         ::testing::PrintToStringParamName());
 
-// The search proves the results that exhaustive search gives. By symmetry, only three of the nine
-// first moves are different.
+// The search proves the results that exhaustive search gives.
 TEST_P(ByShape, ProvesTicTacToe) {
   run_job<TicTacToe>(GetParam(), [](Host& host) {
     Search<TicTacToe> search(host);
     search.options().expand_visits = 2;
-    for (const int first : {0, 1, 4}) {
+    for (const int first : TicTacToe::kFirstMoves) {
       search.options().placement = first % 2 == 0 ? Placement::kRandom : Placement::kLocality;
       TicTacToe game;
       game.play(static_cast<uint8_t>(first));

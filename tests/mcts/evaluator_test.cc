@@ -403,7 +403,8 @@ TEST(Evaluator, OptionsWithoutAValidValueAreRefused) {
 
 class EvaluatorByShape : public ::testing::TestWithParam<Shape> {};
 INSTANTIATE_TEST_SUITE_P(Shapes, EvaluatorByShape,
-                         ::testing::Values(Shape{2, 1}, Shape{2, 2}, Shape{3, 1}));
+                         ::testing::Values(Shape{2, 1}, Shape{2, 2}, Shape{3, 1}),
+                         ::testing::PrintToStringParamName());
 
 template <typename G>
 void search_with_each_placement(const Shape& shape) {

@@ -156,7 +156,7 @@ TEST(FinalChoice, TheBoundChoosesOfTheResults) {
     }
     Search<TicTacToe> solver(*host);
     solver.options().choice = kBound;
-    for (uint8_t first = 0; first < 9; ++first) {
+    for (const uint8_t first : TicTacToe::kFirstMoves) {
       TicTacToe game;
       game.play(first);
       const auto result = solver.run(game, {.iterations = 10'000'000});

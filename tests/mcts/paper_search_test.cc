@@ -53,7 +53,8 @@ void check_links(Host& host) {
 class PaperByShape : public ::testing::TestWithParam<Shape> {};
 INSTANTIATE_TEST_SUITE_P(Paper, PaperByShape,
                          ::testing::Values(Shape{1, 1}, Shape{1, 2}, Shape{2, 1}, Shape{2, 2},
-                                           Shape{4, 1}));
+                                           Shape{4, 1}),
+                         ::testing::PrintToStringParamName());
 
 TEST_P(PaperByShape, CountsAreConserved) {
   const Shape shape = GetParam();

@@ -94,7 +94,8 @@ TEST(Refine, TheRootWithNoise) {
 
 class RefineByShape : public ::testing::TestWithParam<Shape> {};
 INSTANTIATE_TEST_SUITE_P(Shapes, RefineByShape,
-                         ::testing::Values(Shape{2, 1}, Shape{2, 2}, Shape{3, 1}));
+                         ::testing::Values(Shape{2, 1}, Shape{2, 2}, Shape{3, 1}),
+                         ::testing::PrintToStringParamName());
 
 TEST_P(RefineByShape, CopiesAndFetchedNodesHaveThePriors) {
   run_search_job(

@@ -210,7 +210,7 @@ TEST(RootNoise, KnownSolutionsAreFound) {
   Search<TicTacToe> solver(*host);
   solver.options().selection.bias = 1;
   solver.options().root_noise = {0.5, 0.1};
-  for (uint8_t first = 0; first < 9; ++first) {
+  for (const uint8_t first : TicTacToe::kFirstMoves) {
     solver.options().seed = first;
     TicTacToe game;
     game.play(first);

@@ -45,7 +45,7 @@ INSTANTIATE_TEST_SUITE_P(Search, ByThreads, ::testing::Values(1, 2, 4));
 TEST_P(ByThreads, ProvesTicTacToe) {
   const auto host = local_host(GetParam());
   Search<TicTacToe> search(*host);
-  for (int first = 0; first < 9; ++first) {
+  for (const int first : TicTacToe::kFirstMoves) {
     for (int second = 0; second < 9; ++second) {
       if (first == second) continue;
       const TicTacToe game = after<TicTacToe>({first, second});

@@ -217,7 +217,7 @@ TEST(ValueWeightWithAmaf, KnownSolutionsAreFound) {
   Search<ValuedTicTacToe> search(*host);
   for (const double weight : {0.0, 0.5, 1.0}) {
     search.options().value_weight = weight;
-    for (uint8_t first = 0; first < 9; ++first) {
+    for (const uint8_t first : TicTacToe::kFirstMoves) {
       search.clear();
       ValuedTicTacToe game;
       game.play(first);

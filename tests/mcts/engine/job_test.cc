@@ -74,7 +74,8 @@ class EvenGame {
 };
 
 class JobByShape : public ::testing::TestWithParam<Shape> {};
-INSTANTIATE_TEST_SUITE_P(Job, JobByShape, ::testing::Values(Shape{1, 1}, Shape{2, 2}, Shape{4, 1}));
+INSTANTIATE_TEST_SUITE_P(Job, JobByShape, ::testing::Values(Shape{1, 1}, Shape{2, 2}, Shape{4, 1}),
+                         ::testing::PrintToStringParamName());
 
 // After a search no node has an expected value of a rollout in flight: the means are exact.
 TEST_P(JobByShape, ExpectedValuesAreTakenBack) {

@@ -19,6 +19,8 @@ class TicTacToe {
   using Move = uint8_t;
   static constexpr int kMaxMoves = 9;
   static constexpr int kAmafIds = 9;
+  // A corner, a side and the centre: by symmetry, each other first move equals one of these.
+  static constexpr Move kFirstMoves[] = {0, 1, 4};
   static int amaf_id(Move move) { return move; }
 
   [[nodiscard]] int to_move() const {
