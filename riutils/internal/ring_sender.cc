@@ -96,8 +96,8 @@ void RingSender::peer_died() {
 void RingSender::close(const absl::Status& why) {
   const TellWaiters tell(*this);
   const std::lock_guard lock(mutex_);
-  // Only the owner, which may be inside a call now, changes the other fields of the window. Its next
-  // call takes the slow path, or its next publication does; there it finds the failure.
+  // Only the owner, which may be inside a call now, changes the other fields of the window. Its
+  // next call takes the slow path, or its next publication does; there it finds the failure.
   fail(why);
   end_ = nullptr;
   batch_end_ = nullptr;

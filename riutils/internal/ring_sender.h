@@ -1,6 +1,6 @@
 // The sending end of a channel behind its fast path (channel_sender.h): its chunks
-// (sender_chunks.h), a writer for the arrival mode (chunk_writer.h), and a backlog of deferred calls
-// (backlog.h).
+// (sender_chunks.h), a writer for the arrival mode (chunk_writer.h), and a backlog of deferred
+// calls (backlog.h).
 //
 // The sender decides which chunk is filled, when further chunks are requested, and where the
 // receiver inserts them into its ring. The receiver reports only the number of chunks that it has
@@ -220,8 +220,8 @@ class RingSender final : public ChannelSender {
   void want_chunks(uint64_t bytes);
   // Sends or continues the requests until the wanted chunks are granted and no answer is
   // outstanding. Never waits for an answer.
-  // Returns true if the chunks are granted, or if the limit was lowered to the present number, which
-  // has a chunk for a call of `bytes` bytes. Returns false if an answer is outstanding, or if
+  // Returns true if the chunks are granted, or if the limit was lowered to the present number,
+  // which has a chunk for a call of `bytes` bytes. Returns false if an answer is outstanding, or if
   // another thread is inside the link. After an error, no more chunks are wanted.
   [[nodiscard]] absl::StatusOr<bool> poll_requests(Lock& lock, uint64_t bytes);
   [[nodiscard]] absl::Status take_path(const ChannelLink::Path& path);

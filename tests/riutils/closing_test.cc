@@ -60,8 +60,8 @@ TEST(Closing, CallsThatRunUntilTheEndUseNoDestroyedConnection) {
   EXPECT_GT(ran_late, 0);
 }
 
-// finalize() closes the channels of a thread that is issuing calls. (ThreadSanitizer finds a close()
-// that writes what the thread's fast path uses.)
+// finalize() closes the channels of a thread that is issuing calls. (ThreadSanitizer finds a
+// close() that writes what the thread's fast path uses.)
 TEST(Closing, AThreadCallsUntilTheJobHasEnded) {
   for (const Arrival arrival : {Arrival::kMapped, Arrival::kPolled}) {
     static std::atomic<uint64_t> ran;
