@@ -40,9 +40,6 @@ namespace cariama {
 class CompletionQueue;
 class ProtectionDomain;
 class SharedReceiveQueue;
-namespace shm {
-class ShmQueuePair;
-}
 
 // The operation of a work request.
 enum class Opcode : uint8_t {
@@ -200,6 +197,26 @@ enum class QueuePairState : uint8_t { kUnconnected, kConnected, kError };
 // was destroyed.
 class WriteWindow {
  public:
+  // How this process reaches the region. Filled by the transport that opens the window.
+  struct Mapping {
+    uint64_t key = 0;
+    uint64_t base = 0;    // in the owner's addresses
+    uint64_t length = 0;  // bytes
+    uint64_t delta = 0;   // owner's address + delta = address in this process (modulo 2^64)
+    // A WRITE may be executed while *state == *usable (the queue pair) and *registered == key (the
+    // owner's table of keys).
+    const std::atomic<uint64_t>* state = nullptr;
+    const std::atomic<uint64_t>* usable = nullptr;
+    const std::atomic<uint64_t>* registered = nullptr;
+    // Copies any number of bytes, except aligned words.
+    void (*copy)(std::byte* to, const std::byte* from, size_t bytes) = nullptr;
+  };
+
+  // Creates an empty window: write() returns false.
+  WriteWindow() = default;
+  // Requires: all pointers of `mapping` are valid as long as the queue pair lives.
+  explicit WriteWindow(const Mapping& mapping) : at_(mapping) {}
+
   // Executes one unsignaled WRITE of [local, local + bytes) to `address` of the region of `key`.
   // Returns true if it was executed: the operation counts as posted, and the local buffer may be
   // reused. Returns false if nothing was done: the window has another key, the bytes leave the
@@ -207,40 +224,30 @@ class WriteWindow {
   // wait. Then post_send() posts the WRITE or reports the error. Does not block.
   [[nodiscard, gnu::always_inline]] bool write(const std::byte* local, uint64_t bytes,
                                                uint64_t address, RemoteKey key) {
-    uint64_t end = 0;  // offset behind the last byte, relative to base_
-    if (key.value != key_ || __builtin_add_overflow(address - base_, bytes, &end) ||
-        end > length_ ||
-        state_->load(std::memory_order_acquire) != usable_->load(std::memory_order_acquire) ||
-        registered_->load(std::memory_order_acquire) != key_) [[unlikely]] {
+    uint64_t end = 0;  // offset behind the last byte, relative to at_.base
+    if (key.value != at_.key || __builtin_add_overflow(address - at_.base, bytes, &end) ||
+        end > at_.length ||
+        at_.state->load(std::memory_order_acquire) != at_.usable->load(std::memory_order_acquire) ||
+        at_.registered->load(std::memory_order_acquire) != at_.key) [[unlikely]] {
       return false;
     }
-    std::byte* const to = reinterpret_cast<std::byte*>(address + delta_);
+    std::byte* const to = reinterpret_cast<std::byte*>(address + at_.delta);
     if (bytes == sizeof(uint64_t) && reinterpret_cast<uintptr_t>(to) % sizeof(uint64_t) == 0) {
       uint64_t word;
       std::memcpy(&word, local, sizeof word);
       std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(to))
           .store(word, std::memory_order_release);
     } else {
-      copy_(to, local, bytes);
+      at_.copy(to, local, bytes);
     }
     return true;
   }
 
  private:
-  friend class shm::ShmQueuePair;
-  // The words that an empty window compares. They differ, so write() returns false.
+  // The words that an empty window compares. They differ.
   static constexpr std::atomic<uint64_t> kClosed[2]{0, 1};
 
-  uint64_t key_ = 0;
-  uint64_t base_ = 0;    // in the owner's addresses
-  uint64_t length_ = 0;  // bytes
-  uint64_t delta_ = 0;   // owner's address + delta_ = address in this process (modulo 2^64)
-  // The WRITE may be executed while *state_ == *usable_ (the queue pair) and *registered_ == key_
-  // (the owner's table of keys).
-  const std::atomic<uint64_t>* state_ = &kClosed[0];
-  const std::atomic<uint64_t>* usable_ = &kClosed[1];
-  const std::atomic<uint64_t>* registered_ = nullptr;
-  void (*copy_)(std::byte* to, const std::byte* from, size_t bytes) = nullptr;  // other sizes
+  Mapping at_{.state = &kClosed[0], .usable = &kClosed[1]};
 };
 
 // One end of a reliable connection.

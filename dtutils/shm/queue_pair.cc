@@ -111,14 +111,14 @@ bool ShmQueuePair::open_window(RemoteKey key, WriteWindow& window) {
   // The window remains valid when the cell gets another key: no address range of the link is
   // unmapped before the link closes, and no other region is mapped there while the owner's table
   // has this key.
-  window.key_ = key.value;
-  window.base_ = region->base;
-  window.length_ = region->length;
-  window.delta_ = region->delta;
-  window.state_ = &header_->status;
-  window.usable_ = &expected_;
-  window.registered_ = cell.owner_key();
-  window.copy_ = copy_any;
+  window = WriteWindow({.key = key.value,
+                        .base = region->base,
+                        .length = region->length,
+                        .delta = region->delta,
+                        .state = &header_->status,
+                        .usable = &expected_,
+                        .registered = cell.owner_key(),
+                        .copy = copy_any});
   return true;
 }
 
