@@ -65,7 +65,8 @@ void kill_rank(int rank, FailureFlags* flags) {
 // Runs `root` on `workers` workers, one of which is killed by it. Requires that run() returns the
 // error in each other process, and that these processes continue.
 template <typename F>
-void run_until_failure(int workers, const TaskOptions& options, FailureFlags* flags, F root) {
+void run_until_failure(int workers, const std::function<TaskOptions(int rank)>& options_of,
+                       FailureFlags* flags, F root) {
   RunOptions run_options;
   for (int rank = 0; rank < workers; ++rank) run_options.may_die.push_back(rank);
   testing::run_test_processes(
@@ -73,6 +74,7 @@ void run_until_failure(int workers, const TaskOptions& options, FailureFlags* fl
       [&](Exchange& exchange) {
         this_rank = exchange.rank();
         flags->pids[static_cast<size_t>(this_rank)] = getpid();
+        const TaskOptions options = options_of(this_rank);
         auto runtime = TaskRuntime::create(exchange, options);
         ASSERT_TRUE(runtime.ok()) << runtime.status();
         const absl::Status failed = (*runtime)->run(root);
@@ -97,6 +99,11 @@ void run_until_failure(int workers, const TaskOptions& options, FailureFlags* fl
       run_options);
   EXPECT_EQ(flags->survivors, workers - 1);
   EXPECT_EQ(flags->count, 0);
+}
+template <typename F>
+void run_until_failure(int workers, const TaskOptions& options, FailureFlags* flags, F root) {
+  run_until_failure(
+      workers, [&options](int) { return options; }, flags, root);
 }
 
 struct FailureVariant {
@@ -188,21 +195,24 @@ TEST_P(WorkerFailure, IsReportedToATaskThatSpawns) {
 // A search for work need not reach the dead worker by a steal.
 TEST(WorkerFailureOf, AThiefOfAWorkerWithoutVictims) {
   const Shared<FailureFlags> flags;
-  TaskOptions options;
-  options.victims = {{}};
-  run_until_failure(2, options, flags.get(), [f = flags.get()] {
-    if (this_rank == 0) f->go = 1;
-    task<void> child = spawn([f] { EXPECT_TRUE(poll_until([f] { return f->go == 2; })); });
-    f->go = 2;
+  const auto options_of = [](int rank) {
+    TaskOptions options;
+    if (rank == 0) options.victims = {{}};
+    return options;
+  };
+  run_until_failure(2, options_of, flags.get(), [f = flags.get()] {
+    task<void> child = spawn([f] { EXPECT_TRUE(poll_until([f] { return f->go == 1; })); });
+    f->go = 1;
     die_below(0, f);
     join(std::move(child));
   });
+  EXPECT_EQ(flags->dead, 1);
 }
 
-// The record of the promise is in the dead worker.
+// The record of the promise is in the dead worker. (shm may notice the death only after the set().)
 void set_promise_of_dead_worker(void (*set)(TaskPromise<int>, FailureFlags*)) {
   const Shared<FailureFlags> flags;
-  run_until_failure(2, {}, flags.get(), [f = flags.get(), set] {
+  run_until_failure(2, TaskOptions(), flags.get(), [f = flags.get(), set] {
     task<void> child = spawn([f, set] {
       EXPECT_TRUE(poll_until([f] { return f->dead == 1; }));
       kill_rank(1, f);
@@ -219,7 +229,6 @@ TEST(WorkerFailureOf, TheOwnerOfAPromiseThatATaskSets) {
   set_promise_of_dead_worker([](TaskPromise<int> promise, FailureFlags* f) {
     promise.set(1);
     f->go = 1;  // set() returns
-    for (;;) poll();
   });
 }
 
