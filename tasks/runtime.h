@@ -195,8 +195,8 @@ class CARIAMA_TASKS_EXPORT TaskRuntime {
   // the devices. FabricOptions::ack_timeout holds for the connections of the workers, too.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TaskRuntime>> create(
       Fabric& fabric, const TaskOptions& options);
-  // Local, also after an error of run(). Requires: the last run() has returned on every rank, or has
-  // returned an error.
+  // Local: does not wait for peers, also after an error of run(). Requires: the last run() has
+  // returned on every rank, or has returned an error.
   ~TaskRuntime();
   TaskRuntime(const TaskRuntime&) = delete;
   TaskRuntime& operator=(const TaskRuntime&) = delete;
@@ -214,11 +214,11 @@ class CARIAMA_TASKS_EXPORT TaskRuntime {
   // instead.
   //
   // The failure of a worker. The worker that notices it reports it to the others. Each worker then
-  // abandons its tasks: a running task at its next spawn, join, poll(), suspend or yield, all
-  // others where they wait. No abandoned task continues, and the destructors of its locals do not
-  // run. What they own, such as heap memory and locks, is never released; so a task holds no lock
-  // across these functions. A task that computes without them, or waits in another layer without
-  // await(), delays the return of run(); a wait that needs the failed process ends by itself.
+  // abandons its tasks: a running task at its next spawn, poll(), suspend(), yield() or join that
+  // waits, all others where they are. No abandoned task continues, and the destructors of its
+  // locals do not run. What they own, such as heap memory and locks, is never released; so a task
+  // holds no lock across these functions. A task that computes without them, or waits in another
+  // layer without await(), delays the return of run(). docs/tasks.md has the details.
   template <typename F, typename T = std::invoke_result_t<F&>>
   [[nodiscard]] auto run(F root)
       -> std::conditional_t<std::is_void_v<T>, absl::Status, absl::StatusOr<T>> {

@@ -297,18 +297,18 @@ Suspended Worker::deliver(Reference record, const TaskResult& result) {
 }
 
 std::vector<std::byte> Worker::fetch(const TaskResult& result) {
-  std::vector<std::byte> bytes(result.bytes);
-  if (result.bytes == 0) {
-  } else if (result.block == 0) {
-    std::memcpy(bytes.data(), result.value, bytes.size());
-  } else if (const Reference block(result.block); block.rank() == rank()) {
-    std::memcpy(bytes.data(), reinterpret_cast<const void*>(block.address()), bytes.size());
-  } else {
-    void* copy = allocate(bytes.size());
-    must(access_.read(block.rank(), block.address(), copy, bytes.size()));
-    std::memcpy(bytes.data(), copy, bytes.size());
-    pinned_.release(copy);
+  if (result.bytes == 0) return {};
+  if (result.block == 0) return {result.value, result.value + result.bytes};
+  const Reference block(result.block);
+  auto* source = reinterpret_cast<std::byte*>(block.address());
+  const bool here = block.rank() == rank();
+  if (!here) {
+    source = static_cast<std::byte*>(allocate(result.bytes));
+    must(access_.read(block.rank(), block.address(), source, result.bytes));
   }
+  // After the read: if it fails, no destructor runs (end_run()).
+  std::vector<std::byte> bytes(source, source + result.bytes);
+  if (!here) pinned_.release(source);
   return bytes;
 }
 
