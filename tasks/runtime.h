@@ -104,7 +104,8 @@ struct TaskOptions {
   uint64_t seed = 1;                                  // of the random choice of victims
   VictimOrder victim_order = VictimOrder::kRandom;
   // victims[d] holds the ranks at distance d from this worker. Each rank but that of this worker
-  // may appear once; the worker never steals from a rank that is missing. If empty, create()
+  // may appear once; the worker never steals from a rank that is missing. If one is missing, the
+  // idle worker reads a word of every rank each 100 ms, to notice failures. If empty, create()
   // computes the distances (VictimLevel) from the CPU binding of the workers at that time.
   std::vector<std::vector<Rank>> victims{};
   // An idle worker spins, then yields its core, then sleeps between its steal attempts. The first
