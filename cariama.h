@@ -26,6 +26,7 @@
 #include "dsfabric/fabric.h"                               // IWYU pragma: export
 #include "dsfabric/fabric_options.h"                       // IWYU pragma: export
 #include "dsfabric/fabric_statistics.h"                    // IWYU pragma: export
+#include "dsfabric/failure_policy.h"                       // IWYU pragma: export
 #include "dsfabric/function_table.h"                       // IWYU pragma: export
 #include "dsfabric/future.h"                               // IWYU pragma: export
 #include "dsfabric/global_memory.h"                        // IWYU pragma: export

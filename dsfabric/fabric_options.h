@@ -13,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "dsfabric/export.h"
+#include "dsfabric/failure_policy.h"
 #include "dtutils/allocators/circular_allocator.h"
 #include "dtutils/allocators/general_allocator.h"
 #include "dtutils/allocators/rdma_allocator.h"
@@ -27,12 +28,6 @@ enum class CallConsumer : uint8_t {
   kHelpers,  // in the helper threads of the process (FabricOptions::helper_threads), and in
              // process_calls() of the thread itself
   kProcess,  // in the one process consumer
-};
-
-// The action of a process that detects that another process of the job is dead.
-enum class FailurePolicy : uint8_t {
-  kAbort,     // the process prints which process is dead, and exits with code 1
-  kContinue,  // operations in flight to the dead process end with UNAVAILABLE; the rest continues
 };
 
 // Which threads of a process share a connection to another process.

@@ -26,11 +26,6 @@ ForkResult end_child(const TaskResult& result) {
   return {0, completed(result).word()};
 }
 
-void complete(Worker& worker, uint64_t record, const TaskResult& result) {
-  const Suspended waiter = worker.deliver(Reference(record), result);
-  if (waiter.frames != 0) worker.make_ready(waiter);
-}
-
 }  // namespace
 
 bool pop_parent() {
@@ -98,12 +93,12 @@ uint64_t make_record() { return worker_of_task("TaskPromise")->new_record().word
 
 void complete_record(uint64_t record, const void* value, size_t bytes) {
   Worker& worker = *worker_of_thread("TaskPromise::set()");
-  complete(worker, record, worker.value_result(value, bytes));
+  worker.complete(Reference(record), worker.value_result(value, bytes));
 }
 
 void fail_record(uint64_t record, const std::exception_ptr& exception) {
   Worker& worker = *worker_of_thread("TaskPromise::fail()");
-  complete(worker, record, worker.failed_result(exception));
+  worker.complete(Reference(record), worker.failed_result(exception));
 }
 
 std::pair<const std::atomic<uint64_t>*, uint64_t> new_token() {
@@ -113,7 +108,7 @@ void cancel_token(const std::atomic<uint64_t>* word, uint64_t serial) {
   worker_of_task("cancel")->cancel(word, serial);
 }
 
-void serve_steal_request() { worker_of_task("poll")->serve_steal_request(); }
+void serve_steal_request() { worker_of_task("poll")->poll(); }
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 void arrived_on_stack() { on_stack(); }

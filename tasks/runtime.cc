@@ -168,8 +168,10 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(
 
 absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(Fabric& fabric,
                                                                  const TaskOptions& options) {
+  TaskOptions of_fabric = options;
+  if (!options.on_failure.has_value()) of_fabric.on_failure = fabric.options().on_failure;
   auto runtime =
-      create(fabric.bootstrap(), options, fabric.options().device, fabric.options().ack_timeout);
+      create(fabric.bootstrap(), of_fabric, fabric.options().device, fabric.options().ack_timeout);
   if (!runtime.ok()) return runtime;
   (*runtime)->parts_->worker->on_idle([&fabric] { fabric.process_calls(); });
   return runtime;
@@ -210,11 +212,15 @@ absl::StatusOr<std::string> TaskRuntime::run_bytes(tasks::ChildFunction root, ui
     const absl::Status status = parts_->exchange.put(key, text);
     if (!status.ok()) return breaks(status);
   } else {
-    parts_->worker->run_until_finished();
+    const absl::Status status = parts_->worker->run_until_finished();
+    if (!status.ok()) return breaks(status);
   }
   const Deadline deadline = deadline_after(parts_->options.timeout);
-  const absl::Status status = parts_->exchange.fence(deadline);
-  if (!status.ok()) return breaks(status);
+  if (const absl::Status status = parts_->exchange.fence(deadline); !status.ok()) {
+    // A worker that has left the run because of a failure does not come to the fence.
+    const absl::Status failure = parts_->worker->failure();
+    return breaks(failure.ok() ? status : failure);
+  }
   if (rank() != 0) {
     absl::StatusOr<std::string> result = parts_->exchange.get(0, key, deadline);
     if (!result.ok()) return breaks(result.status());

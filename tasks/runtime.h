@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <cstring>
 #include <memory>
+#include <optional>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -28,6 +29,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "dsfabric/failure_policy.h"
 #include "dsfabric/ids.h"
 #include "dtutils/device.h"
 #include "dtutils/process_group.h"
@@ -102,7 +104,8 @@ struct TaskOptions {
   uint64_t seed = 1;                                  // of the random choice of victims
   VictimOrder victim_order = VictimOrder::kRandom;
   // victims[d] holds the ranks at distance d from this worker. Each rank but that of this worker
-  // may appear once; the worker never steals from a rank that is missing. If empty, create()
+  // may appear once; the worker never steals from a rank that is missing. If one is missing, the
+  // idle worker reads a word of every rank each 100 ms, to notice failures. If empty, create()
   // computes the distances (VictimLevel) from the CPU binding of the workers at that time.
   std::vector<std::vector<Rank>> victims{};
   // An idle worker spins, then yields its core, then sleeps between its steal attempts. The first
@@ -124,6 +127,11 @@ struct TaskOptions {
   // on stderr. Knows only the heap of the main thread: not blocks of 128 KiB and more, and not
   // blocks that other threads have allocated. Costs about 100 us per publication.
   bool check_frames = false;
+  // What this worker does when another worker fails during a run. kContinue: run() returns
+  // UNAVAILABLE on every surviving worker, and abandons all tasks of the run. kAbort: the process
+  // prints the reason and ends with exit code 70; it runs no destructors. Default: for a runtime
+  // that was created with a Fabric, FabricOptions::on_failure, else kContinue.
+  std::optional<FailurePolicy> on_failure{};
   // Time limit for create(), and for exchanging the result after a run. From 1 ms to 100 years.
   std::chrono::milliseconds timeout{30'000};
 };
@@ -188,7 +196,8 @@ class CARIAMA_TASKS_EXPORT TaskRuntime {
   // the devices. FabricOptions::ack_timeout holds for the connections of the workers, too.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TaskRuntime>> create(
       Fabric& fabric, const TaskOptions& options);
-  // Local. Requires: the last run() has returned on every rank, or has returned an error.
+  // Local: does not wait for peers, also after an error of run(). Requires: the last run() has
+  // returned on every rank, or has returned an error.
   ~TaskRuntime();
   TaskRuntime(const TaskRuntime&) = delete;
   TaskRuntime& operator=(const TaskRuntime&) = delete;
@@ -201,9 +210,16 @@ class CARIAMA_TASKS_EXPORT TaskRuntime {
   // message has the exception's text); FAILED_PRECONDITION (the caller is a task, or a call that
   // arrived during a run; or this rank passed another function than rank 0: rank 0 returns its
   // result, and run() may be called again). After the following errors every later run() returns
-  // the same error: those of Exchange, and UNAVAILABLE (a worker has died, and rank 0 could not
-  // tell it that `root` has ended). A worker that notices during the run that another one has died
-  // ends its process with exit code 70 and a message, and runs no destructors.
+  // the same error: those of Exchange, and UNAVAILABLE (a worker has failed; the message names its
+  // rank, and the tasks of this worker that are lost). With FailurePolicy::kAbort the process ends
+  // instead.
+  //
+  // The failure of a worker. The worker that notices it reports it to the others. Each worker then
+  // abandons its tasks: a running task at its next spawn, poll(), suspend(), yield() or join that
+  // waits, all others where they are. No abandoned task continues, and the destructors of its
+  // locals do not run. What they own, such as heap memory and locks, is never released; so a task
+  // holds no lock across these functions. A task that computes without them, or waits in another
+  // layer without await(), delays the return of run(). docs/tasks.md has the details.
   template <typename F, typename T = std::invoke_result_t<F&>>
   [[nodiscard]] auto run(F root)
       -> std::conditional_t<std::is_void_v<T>, absl::Status, absl::StatusOr<T>> {

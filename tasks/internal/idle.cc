@@ -64,7 +64,8 @@ void Worker::sleep_until_woken() {
 // Called when this number of entries is public. Wakes at most one worker for each entry. A woken
 // worker that steals an entry publishes further ones.
 void Worker::wake_sleepers(uint32_t entries) {
-  if (peers_.empty()) return;
+  // Also if no peer can arm the set: SleeperSet::armed() is a full fence between the clearing of a
+  // steal request and the load in leave_run_if_failed().
   wake_for_entries(area_.sleepers, entries, [this](uint32_t slot) {
     // With more than 64 workers, several of them share a slot.
     bool woken = false;
@@ -79,7 +80,9 @@ bool Worker::ring(int peer) {
 }
 
 void Worker::pause_task(uint64_t round) {
+  in_other_layer_ = true;
   serve_steal_request();
+  in_other_layer_ = false;
   if (!other_tasks_may_run) return pause_idle(round);
   const uint64_t before = task_switches_;
   yield();  // returns in this process
@@ -113,12 +116,15 @@ void Worker::await_thief(uint64_t round) {
   const auto now = steady_clock::now();
   if (round == kSpins) next_liveness_check_ = now + std::chrono::milliseconds(100);
   sched_yield();
-  if (now < next_liveness_check_) return;
+  if (now >= next_liveness_check_) check_peers();
+}
+
+void Worker::check_peers() {
   for (int peer = 0; peer < access_.size(); ++peer) {
     must(access_.read(peer, address_of(&area_.finished), &area_.join_copy.arrivals,
                       sizeof(uint64_t)));
   }
-  next_liveness_check_ = now + std::chrono::milliseconds(100);
+  next_liveness_check_ = steady_clock::now() + std::chrono::milliseconds(100);
 }
 
 }  // namespace cariama::tasks

@@ -41,6 +41,16 @@ absl::Status bad_address(const std::string& whose, uint64_t address, size_t byte
       "run the same program, with the same options, in every process");
 }
 
+// Returns the error of an operation. Without the remedies of to_status() if the peer has failed:
+// they are those of a program that owns the queue pair.
+absl::Status failure(const Completion& completion, const std::string& peer) {
+  absl::Status status = to_status(completion, peer);
+  if (!absl::IsUnavailable(status)) return status;
+  return make_error(status.code(), error_scope(status),
+                    absl::StrFormat("%s: %s failed: %s", peer, kind_name(completion.kind),
+                                    status_name(completion.status)));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<QueuePairAccess>> QueuePairAccess::connect(
@@ -201,12 +211,17 @@ absl::Status QueuePairAccess::address(int peer, uint64_t remote, size_t bytes,
   return absl::OkStatus();
 }
 
-QueuePairAccess::Done QueuePairAccess::poll() {
+QueuePairAccess::Done QueuePairAccess::poll(int awaited) {
   Completion completion;
   if (completions_->poll(std::span(&completion, 1)) == 0) return {};
-  Peer& from = peers_[(completion.id & ~kAnswer) - 1];
+  const auto peer = static_cast<int>((completion.id & ~kAnswer) - 1);
+  Peer& from = peers_[static_cast<size_t>(peer)];
   if (completion.status != CompletionStatus::kSuccess) {
-    return {completion.id, to_status(completion, from.queue_pair->peer())};
+    if (from.failed && peer != awaited) return {};
+    absl::Status status = failure(completion, from.queue_pair->peer());
+    from.failed = true;
+    if (failed_peer_ < 0 && absl::IsUnavailable(status)) failed_peer_ = peer;
+    return {completion.id, std::move(status)};
   }
   if ((completion.id & kAnswer) != 0) from.request_pending = false;
   return {completion.id, absl::OkStatus()};
@@ -224,7 +239,7 @@ absl::Status QueuePairAccess::execute(int peer, std::span<WorkRequest> requests)
   ++round_trips_;
   for (;;) {
     // Do not use wait_until(): its hook may run tasks, which must not happen within a steal.
-    const Done done = poll();
+    const Done done = poll(peer);
     if (!done.status.ok() || done.id == requests.back().id) return done.status;
   }
 }
@@ -256,7 +271,7 @@ absl::Status QueuePairAccess::await_answer(int peer) {
   constexpr uint64_t kSpins = 1000;
   auto next_liveness_check = std::chrono::steady_clock::now() + kServerCheckInterval;
   for (uint64_t round = 0; peers_[static_cast<size_t>(peer)].request_pending; ++round) {
-    const Done done = poll();
+    const Done done = poll(peer);
     if (!done.status.ok()) return done.status;
     if (done.id != 0 || round < kSpins) continue;
     sched_yield();  // the server may need this core

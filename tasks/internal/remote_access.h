@@ -13,8 +13,9 @@
 // Linux's soft-RoCE does so before kernel 6.3 (rxe_resp.c, atomic_reply()). An owner that
 // recognizes the old value may store while no atomic of a peer can succeed (pool/request_cell.h).
 //
-// An error (the peer has failed, or the memory is not registered) ends the job. The Status names
-// the peer. Thread-compatible.
+// Errors: UNAVAILABLE, with scope kPeer or kLink, if the peer has failed; this ends the run. Any
+// other error (the memory is not registered) ends the process. The Status names the peer.
+// Thread-compatible.
 #ifndef CARIAMA_TASKS_INTERNAL_REMOTE_ACCESS_H_
 #define CARIAMA_TASKS_INTERNAL_REMOTE_ACCESS_H_
 
@@ -80,10 +81,14 @@ class RemoteAccess {
   // Returns the number of dependent round trips so far: the waits for a remote operation.
   [[nodiscard]] uint64_t round_trips() const { return round_trips_; }
 
+  // Returns the rank of the first peer to which an operation has failed with UNAVAILABLE, or -1.
+  [[nodiscard]] int failed_peer() const { return failed_peer_; }
+
  protected:
   RemoteAccess(int rank, int size) : rank_(rank), size_(size) {}
 
   uint64_t round_trips_ = 0;
+  int failed_peer_ = -1;
 
  private:
   const int rank_;

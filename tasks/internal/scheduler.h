@@ -155,6 +155,7 @@ void Scheduler<Derived, Machine>::work(const RunEnd& end) {
     run(std::exchange(next_, {}));
     self().after(leaving_);
   }
+  if (run_end_.has_failed()) throw RunFailed();
   // Drop tasks that were suspended and will never be continued.
   ready_.clear();
   waiting_.clear();
@@ -180,6 +181,8 @@ void Scheduler<Derived, Machine>::after(Leaving& left) {
       park(left.sp, ready_.back());
       yielded_ = true;
       break;
+    case Leaving::Why::kRunFailed:
+      throw RunFailed();
   }
 }
 

@@ -23,19 +23,26 @@
 
 namespace cariama::tasks {
 
-// The end of a run: the word has reached the value `least`.
+// The end of a run: the word has reached the value `least`, or a worker has failed.
 struct RunEnd {
   const std::atomic<uint64_t>* word = nullptr;
   uint64_t least = 0;
-  [[nodiscard]] bool reached() const { return word->load(std::memory_order_acquire) >= least; }
+  const std::atomic<uint64_t>* failed = nullptr;  // not 0: a worker has failed
+  [[nodiscard]] bool reached() const {
+    return word->load(std::memory_order_acquire) >= least || has_failed();
+  }
+  [[nodiscard]] bool has_failed() const {
+    return failed != nullptr && failed->load(std::memory_order_acquire) != 0;
+  }
 };
 
 class SchedulerState {
  protected:
   // Why a task has left its stack, and the data with which the scheduler proceeds.
   struct Leaving {
-    enum class Why { kEnded, kJoin, kSuspend, kYield } why = Why::kEnded;
-    void* sp = nullptr;  // all but kEnded: the stack pointer of the task's saved context
+    // kRunFailed: a worker has failed, and this worker abandons its tasks.
+    enum class Why { kEnded, kJoin, kSuspend, kYield, kRunFailed } why = Why::kEnded;
+    void* sp = nullptr;  // kJoin, kSuspend, kYield: the stack pointer of the task's saved context
     Suspended next{};    // kEnded: the task that waited for this one
     Reference record{};  // kJoin: the record that the task waits for
     bool stays = false;  // kJoin: the task must continue in this worker

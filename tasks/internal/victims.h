@@ -95,6 +95,7 @@ class Victims {
   }
 
   [[nodiscard]] bool empty() const { return count_ == 0; }
+  [[nodiscard]] size_t count() const { return count_; }
 
   // Returns the rank of the next victim to try. Requires: !empty().
   [[nodiscard]] int next() {

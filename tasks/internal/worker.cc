@@ -1,10 +1,7 @@
 #include "tasks/internal/worker.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
-#include <cstdio>
 #include <cstring>
 #include <stdexcept>
 #include <string>
@@ -78,20 +75,6 @@ void refuse_other_threads(const char* operation) {
   return this_worker;
 }
 
-void end_job(const absl::Status& status) {
-  std::string text = "cariama tasks: ";
-  if (this_worker != nullptr) text += "rank " + std::to_string(this_worker->rank()) + ": ";
-  text += std::string(status.message());
-  // Other threads do not read the tasks of the worker, which change meanwhile.
-  if (this_worker != nullptr) {
-    if (this_worker->is_this_thread()) text += "; " + this_worker->describe_loss();
-    text += ": the job ends";
-  }
-  std::fprintf(stderr, "%s\n", text.c_str());
-  std::fflush(stderr);
-  _exit(70);  // EX_SOFTWARE. Runs no destructors, because this may be the stack of a task.
-}
-
 uint64_t Worker::OwnMemory::compare_swap(std::atomic<uint64_t>& word, uint64_t expected,
                                          uint64_t desired) const {
   return must(access.compare_swap(access.rank(), address_of(&word), expected, desired));
@@ -129,6 +112,7 @@ Worker::Worker(const TaskOptions& options, const WorkerMemory& memory, StackRegi
                         nullptr,      canary,       0};
   if (options.check_closures) intercept_forks();
   taken_from_.resize(static_cast<size_t>(access.size()));
+  tries_all_peers_ = victims_.count() + 1 >= static_cast<size_t>(access.size());
   for (int peer = 0; peer < access.size(); ++peer) {
     void* const area = access.mapped(peer, address_of(&area_), sizeof area_);
     if (area == nullptr) {
@@ -313,18 +297,18 @@ Suspended Worker::deliver(Reference record, const TaskResult& result) {
 }
 
 std::vector<std::byte> Worker::fetch(const TaskResult& result) {
-  std::vector<std::byte> bytes(result.bytes);
-  if (result.bytes == 0) {
-  } else if (result.block == 0) {
-    std::memcpy(bytes.data(), result.value, bytes.size());
-  } else if (const Reference block(result.block); block.rank() == rank()) {
-    std::memcpy(bytes.data(), reinterpret_cast<const void*>(block.address()), bytes.size());
-  } else {
-    void* copy = allocate(bytes.size());
-    must(access_.read(block.rank(), block.address(), copy, bytes.size()));
-    std::memcpy(bytes.data(), copy, bytes.size());
-    pinned_.release(copy);
+  if (result.bytes == 0) return {};
+  if (result.block == 0) return {result.value, result.value + result.bytes};
+  const Reference block(result.block);
+  auto* source = reinterpret_cast<std::byte*>(block.address());
+  const bool here = block.rank() == rank();
+  if (!here) {
+    source = static_cast<std::byte*>(allocate(result.bytes));
+    must(access_.read(block.rank(), block.address(), source, result.bytes));
   }
+  // After the read: if it fails, no destructor runs (end_run()).
+  std::vector<std::byte> bytes(source, source + result.bytes);
+  if (!here) pinned_.release(source);
   return bytes;
 }
 
@@ -379,17 +363,60 @@ void Worker::rethrow(const TaskResult& result) {
 absl::StatusOr<Worker::RootResult> Worker::run_root(ChildFunction root, uint64_t first,
                                                     uint64_t second) {
   ++runs_;
+  RootResult result;
+  absl::Status status = until_failure([&] {
+    result = work_on_root(root, first, second);
+    // Notify the other workers even if one of them is dead: they would search for tasks for ever.
+    absl::Status first_error;
+    for (int peer = 0; peer < access_.size(); ++peer) {
+      if (peer == rank()) continue;
+      first_error.Update(access_.write(peer, address_of(&area_.finished), &runs_, sizeof runs_));
+      ring(peer);
+    }
+    must(std::move(first_error));
+  });
+  if (!status.ok()) return status;
+  return result;
+}
+
+absl::Status Worker::run_until_finished() {
+  ++runs_;
+  return until_failure([&] { work({&area_.finished, runs_, &area_.failed}); });
+}
+
+template <typename Body>
+absl::Status Worker::until_failure(const Body& body) {
+  absl::Status failed_before = failure();
+  if (!failed_before.ok()) return failed_before;
+  bind_to_this_thread();
+  const ExceptionState of_caller = exceptions();
+  try {
+    body();
+    return absl::OkStatus();
+  } catch (const RunFailed&) {
+  }
+  // The exceptions that abandoned tasks handle belong to no caller any more.
+  exceptions() = of_caller;
+  absl::Status failed = failure();
+  next_ = {};
+  ready_.clear();
+  waiting_.clear();
+  return failed;
+}
+
+Worker::RootResult Worker::work_on_root(ChildFunction root, uint64_t first, uint64_t second) {
   const Reference record = new_record();
   auto* const state = reinterpret_cast<JoinRecord*>(record.address());
   begin(new_stack(), record, {root, first, second, 0});
-  bind_to_this_thread();
-  work({&state->arrivals, 1});
+  work({&state->arrivals, 1, &area_.failed});
   const TaskResult of_root = state->result;
   if (!is_possible(of_root, access_.size())) must(malformed_words(rank(), "the root's result"));
   RootResult result;
   if (of_root.kind == TaskResultKind::kFailed) {
     try {
       rethrow(of_root);
+    } catch (const RunFailed&) {
+      throw;
     } catch (const std::exception& error) {
       result.exception = error.what();
     } catch (...) {
@@ -399,21 +426,7 @@ absl::StatusOr<Worker::RootResult> Worker::run_root(ChildFunction root, uint64_t
     result.bytes = take_bytes(of_root);
   }
   release(record);
-  // Notify the other workers even if one of them is dead: they would search for tasks for ever.
-  absl::Status first_error;
-  for (int peer = 0; peer < access_.size(); ++peer) {
-    if (peer == rank()) continue;
-    first_error.Update(access_.write(peer, address_of(&area_.finished), &runs_, sizeof runs_));
-    ring(peer);
-  }
-  if (!first_error.ok()) return first_error;
   return result;
-}
-
-void Worker::run_until_finished() {
-  ++runs_;
-  bind_to_this_thread();
-  work({&area_.finished, runs_});
 }
 
 void Worker::first_entry(void* argument) {
@@ -473,6 +486,12 @@ void Worker::cancel(const std::atomic<uint64_t>* word, uint64_t serial) {
 }
 
 void Worker::make_ready(const Suspended& task) { ready_.push_back(task); }
+
+void Worker::complete(Reference record, const TaskResult& result) {
+  absl::StatusOr<Suspended> waiter = joins_.deliver(record, result);
+  if (!waiter.ok()) return note_failure(std::move(waiter).status());
+  if (waiter->frames != 0) make_ready(*waiter);
+}
 
 TaskStatistics Worker::statistics() const {
   TaskStatistics statistics = statistics_;

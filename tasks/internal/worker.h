@@ -61,7 +61,9 @@ struct WorkerArea {
   // prints it when a worker dies.
   alignas(64) std::atomic<uint64_t> taken_by[64];
   alignas(64) std::atomic<uint64_t> finished;  // number of runs that have ended; written by rank 0
-  std::atomic<uint64_t> tokens;                // number of cancellation tokens; used on rank 0
+  // Not 0: a worker has failed (FailureReport). Written by each worker that has noticed a failure.
+  std::atomic<uint64_t> failed;
+  std::atomic<uint64_t> tokens;  // number of cancellation tokens; used on rank 0
   // cancelled[s % kCancellationTokens]: the serial number s of the token that was cancelled last.
   std::atomic<uint64_t> cancelled[kCancellationTokens];
   // Buffers into which this worker reads the memory of peers.
@@ -111,16 +113,38 @@ class Worker : public SchedulerState {
   };
   // Rank 0 calls it. Runs root(first, second, ...) as the oldest task until it has ended. Then
   // notifies the other workers that the run has ended, and returns the result.
+  // Error: UNAVAILABLE (a worker has failed); then no run may follow.
   [[nodiscard]] absl::StatusOr<RootResult> run_root(ChildFunction root, uint64_t first,
                                                     uint64_t second);
-  // All other ranks call it. Steals and runs tasks until rank 0 reports the end of the run.
-  void run_until_finished();
+  // All other ranks call it. Steals and runs tasks until rank 0 reports the end of the run. Error:
+  // as run_root().
+  [[nodiscard]] absl::Status run_until_finished();
 
   [[nodiscard]] int rank() const { return access_.rank(); }
-  // Returns the part of the message at the end of a job that tells which tasks are lost: "3 tasks
-  // on its stack and 1 suspended task of this worker are lost; rank 1 stole 2 tasks from it". The
-  // tasks that rank 1 stole include those that have ended.
+  // Returns the part of an error's message that tells which tasks are lost: "3 tasks on its stack
+  // and 1 suspended task of this worker are lost; rank 1 stole 2 tasks from it". The tasks that
+  // rank 1 stole include those that have ended.
   [[nodiscard]] std::string describe_loss() const;
+
+  // ---- the failure of a worker (worker_failure.cc) ----
+
+  // Returns the error that run() returns because a worker has failed, or OK. Ends the process
+  // instead of returning an error if TaskOptions::on_failure is kAbort.
+  [[nodiscard]] absl::Status failure();
+  // Notes the failure of a peer, and reports it to all other workers. The run continues until
+  // leave_run(), leave_run_if_failed() or the next search for work. Ends the process if
+  // TaskOptions::on_failure is kAbort, or if `status` is not the failure of a peer.
+  void note_failure(absl::Status status);
+  // Ends the run of this worker. In a task: abandons all tasks of this worker, and continues in the
+  // scheduler. On the scheduler's stack: throws RunFailed. Ends the process if the task waits in
+  // another layer, whose state would be left in the middle of a change.
+  // Requires: this worker knows of a failure.
+  [[noreturn]] void leave_run();
+  // Calls leave_run() if this worker knows of a failure. Only tasks may call it.
+  void leave_run_if_failed() {
+    if (area_.failed.load(std::memory_order_acquire) != 0) [[unlikely]]
+      leave_run();
+  }
 
   [[nodiscard]] TaskStatistics statistics() const;
   void reset_statistics() {
@@ -146,7 +170,14 @@ class Worker : public SchedulerState {
   // (TaskOptions::check_closures), then serves the request.
   virtual void before_child(const FirstCall& child) {
     if (options_.check_closures) check_closure(child);
+    poll();
+  }
+  // Serves a pending steal request, and leaves the run if a worker has failed. Called by forks and
+  // by cariama::poll(). A worker that reports a failure also writes a steal request, so the next
+  // fork calls it. In this order: serving may clear that request (wake_sleepers() has the fence).
+  void poll() {
     serve_steal_request();
+    leave_run_if_failed();
   }
   // Takes back the entry of the running task's parent, which is at cariama_fork_state.top and not
   // private. Returns false if it was stolen or there is none.
@@ -171,6 +202,10 @@ class Worker : public SchedulerState {
   // Implement suspend() and resume() of suspend.h.
   void suspend(void (*publish)(void* argument, const Suspended& task), void* argument);
   void make_ready(const Suspended& task);
+  // Writes the result to the record and makes the task that waits for it ready. Unlike the
+  // functions that only tasks call, it returns if a worker has failed, because the caller may be
+  // code of another layer or of the user on any stack; the result is lost then.
+  void complete(Reference record, const TaskResult& result);
   // Implement CancellationSource and CancellationToken::cancel().
   [[nodiscard]] std::pair<const std::atomic<uint64_t>*, uint64_t> new_token();
   void cancel(const std::atomic<uint64_t>* word, uint64_t serial);
@@ -308,6 +343,8 @@ class Worker : public SchedulerState {
     if (on_idle_) on_idle_();
   }
   void await_thief(uint64_t round);
+  // Reads a word of each worker, which fails if the worker is dead.
+  void check_peers();
   [[nodiscard]] bool has_sleepers() const { return area_.sleepers.armed() != 0; }
   void wake_sleepers(uint32_t entries);
   void pause_idle(uint64_t round) const;
@@ -376,6 +413,8 @@ class Worker : public SchedulerState {
   static void first_entry(void* call);
   // Implemented in idle.cc.
   void pause_search(uint64_t round) {
+    if (!tries_all_peers_ && std::chrono::steady_clock::now() >= next_liveness_check_)
+      check_peers();
     if (!may_sleep_until_woken(round)) return pause_idle(round);
     arm();
     if (!run_end_.reached() && !something_is_public()) sleep_until_woken();
@@ -394,6 +433,14 @@ class Worker : public SchedulerState {
   }
   // Returns the bytes of `result`, without releasing its block.
   [[nodiscard]] std::vector<std::byte> fetch(const TaskResult& result);
+  // Calls body() on the scheduler's stack, unless a worker has failed before. If the run fails,
+  // drops the abandoned tasks and returns failure().
+  template <typename Body>
+  [[nodiscard]] absl::Status until_failure(const Body& body);
+  // Sets failure_: the worker `rank` has failed. Ends the process if TaskOptions::on_failure is
+  // kAbort.
+  void fail_with(int rank, const std::string& cause);
+  [[nodiscard]] RootResult work_on_root(ChildFunction root, uint64_t first, uint64_t second);
 
   // The exceptions of failed results whose blocks are in this worker's pinned area, by block.
   std::unordered_map<const void*, std::exception_ptr> exceptions_;
@@ -407,7 +454,11 @@ class Worker : public SchedulerState {
   uint32_t ticket_ = 0;                 // of area_.doorbell
   StealSampling sampling_;
   std::vector<StealSample> samples_;
-  std::chrono::steady_clock::time_point next_liveness_check_;  // of await_thief()
+  std::chrono::steady_clock::time_point next_liveness_check_;  // of await_thief(), pause_search()
+  bool tries_all_peers_ = false;  // every peer is a victim of this worker
+  bool in_other_layer_ = false;   // a task is in pause_task(), called by a wait of another layer
+  // The error that run() returns because a worker has failed; OK until then.
+  absl::Status failure_;
   // Idle time in ticks of steal_clock(). statistics() converts it to ns by comparing the ticks and
   // the time since the worker was created.
   uint64_t idle_ticks_ = 0;

@@ -21,6 +21,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "dtutils/trace.h"
@@ -139,6 +140,8 @@ class PrivateScheduler : public Scheduler<Derived, Worker> {
     }
   }
 
+  // A task that waits in another layer answers, too, and must not be abandoned there. So a failure
+  // of the thief is only noted.
   void answer(int thief, uint64_t ticket) {
     // This worker's cell at the thief. It has the same address there as here.
     StealRequestCell& there = request_cells_[static_cast<size_t>(rank())];
@@ -155,16 +158,21 @@ class PrivateScheduler : public Scheduler<Derived, Worker> {
       const TraceScope trace("tasks", "hand over", "bytes", entry.top - entry.sp);
       this->before_publication(entry.sp, entry.top);
       frames_leave(entry.sp, entry.top);
-      must(access_.write(thief, address_of(&there.entry), &entry, sizeof entry));
-      must(access_.write(thief, entry.sp, reinterpret_cast<const void*>(entry.sp),
-                         entry.top - entry.sp));
+      absl::Status written = access_.write(thief, address_of(&there.entry), &entry, sizeof entry);
+      if (written.ok()) {
+        written = access_.write(thief, entry.sp, reinterpret_cast<const void*>(entry.sp),
+                                entry.top - entry.sp);
+      }
+      if (!written.ok()) return this->note_failure(std::move(written));
       fork_state().floor = floor + 1;
       area_.public_part.copied.fetch_add(1, std::memory_order_release);
       area_.taken_by[thief % 64].fetch_add(1, std::memory_order_relaxed);
       ++this->statistics_.published;
     }
     const uint64_t answer = ticket << 1 | (hands_over ? 1 : 0);
-    must(access_.write(thief, address_of(&there.answered), &answer, sizeof answer));
+    absl::Status answered =
+        access_.write(thief, address_of(&there.answered), &answer, sizeof answer);
+    if (!answered.ok()) this->note_failure(std::move(answered));
   }
 
   const std::span<StealRequestCell> request_cells_;

@@ -49,6 +49,7 @@ class SeparateStacks : public Scheduler<Derived, Worker> {
   // child.
   void before_child(const FirstCall& child) override {
     if (this->options_.check_closures) this->check_closure(child);
+    this->leave_run_if_failed();
     forks_ = true;
     flags_ = *--fork_state().top;
     child_ = child;

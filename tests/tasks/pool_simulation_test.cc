@@ -54,9 +54,9 @@ class Tree : public SimulatedProgram {
 };
 
 // A pseudo-random tree with tasks of different lengths. Some of them poll, some join between forks.
-class Irregular : public SimulatedProgram {
+class IrregularPool : public SimulatedProgram {
  public:
-  explicit Irregular(uint64_t seed) : seed_(seed) {}
+  explicit IrregularPool(uint64_t seed) : seed_(seed) {}
   SimulatedFrame root() const override { return {{Random::mix(seed_ + 1), 0, 0, 0}}; }
   void step(SimulatedFrame& task, SimulatedStep& step) const override {
     const uint64_t id = task.words[0];
@@ -240,7 +240,7 @@ TEST(PoolSimulation, SchedulesWithFaults) {
     options.cluster.faults.stop_before = microseconds(100);
     options.cluster.faults.stop_for = microseconds(500);
     options.steal = seed % 3 == 0 ? 1 : seed % 3 == 1 ? 3 : kStealHalf;
-    const Irregular program(seed);
+    const IrregularPool program(seed);
     const PoolSimulationResult result = run(program, options);
     ASSERT_EQ(result.violation, "") << "seed " << seed;
     ASSERT_TRUE(result.finished) << "seed " << seed;

@@ -185,8 +185,8 @@ struct Ends {
   std::atomic<int> second_runs{0};
 };
 
-// Rank 1 dies before rank 0 tells it that the run has ended. No worker steals from rank 1, so only
-// rank 0 notices the death. Rank 2 must leave the run nevertheless.
+// Rank 1 dies before rank 0 tells it that the run has ended. No worker steals from rank 1. Rank 2
+// must leave the run.
 TEST(Runtime, ADeathAtTheEndOfARunReleasesTheOtherWorkers) {
   const Shared<Ends> ends;
   RunOptions run_options;

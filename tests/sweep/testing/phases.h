@@ -54,7 +54,7 @@ struct SweepPhase {
 // All phases but that of tasks.
 [[nodiscard]] std::span<const SweepPhase> sweep_phases();
 
-// The phase of tasks: they need no fabric, and a death ends their processes (exit code 70).
+// The phase of tasks, which need no fabric.
 [[nodiscard]] absl::Status run_sweep_tasks(Exchange& exchange, SweepBoard& board);
 [[nodiscard]] std::span<const std::string_view> sweep_task_steps();
 

@@ -1,0 +1,121 @@
+// The failure of a worker during a run, as its peers see it.
+//
+// A worker notices the failure of a peer when an operation on the peer's memory fails. It then
+// writes a FailureReport to the word WorkerArea::failed of itself and of every other worker, and
+// leaves the run. The others leave when they read the word: in a fork or poll(), for which the
+// reporting worker also writes a steal request, or in a search for work, from which it wakes them.
+//
+// A worker that leaves the run abandons its tasks, wherever they are: no task continues, and no
+// destructor of their frames runs. In a task it switches to the scheduler's stack, on which run()
+// has called the scheduler; there it throws RunFailed, which unwinds only frames of the scheduler.
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+#include <utility>
+
+#include "dtutils/error.h"
+#include "tasks/internal/sanitizer.h"
+#include "tasks/internal/worker.h"
+
+namespace cariama::tasks {
+namespace {
+
+// The contents of WorkerArea::failed.
+struct FailureReport {
+  int failed;    // the rank that has failed
+  int reporter;  // the rank that has noticed it
+
+  [[nodiscard]] uint64_t encode() const {
+    return static_cast<uint64_t>(failed + 1) << 32 | static_cast<uint64_t>(reporter + 1);
+  }
+  [[nodiscard]] static FailureReport decode(uint64_t word) {
+    return {static_cast<int>(word >> 32) - 1, static_cast<int>(word & 0xffffffff) - 1};
+  }
+};
+
+std::string rank_name(int rank) { return "rank " + std::to_string(rank); }
+
+}  // namespace
+
+void end_job(const absl::Status& status) {
+  std::string text = "cariama tasks: ";
+  if (this_worker != nullptr) text += rank_name(this_worker->rank()) + ": ";
+  text += std::string(status.message());
+  // Other threads do not read the tasks of the worker, which change meanwhile.
+  if (this_worker != nullptr) {
+    if (this_worker->is_this_thread()) text += "; " + this_worker->describe_loss();
+    text += ": the job ends";
+  }
+  std::fprintf(stderr, "%s\n", text.c_str());
+  std::fflush(stderr);
+  _exit(70);  // EX_SOFTWARE. Runs no destructors, because this may be the stack of a task.
+}
+
+void end_run(absl::Status status) {
+  if (this_worker == nullptr || !this_worker->is_this_thread()) end_job(status);
+  this_worker->note_failure(std::move(status));
+  this_worker->leave_run();
+}
+
+absl::Status Worker::failure() {
+  const uint64_t word = area_.failed.load(std::memory_order_acquire);
+  if (failure_.ok() && word != 0) {
+    const FailureReport report = FailureReport::decode(word);
+    fail_with(report.failed, rank_name(report.reporter) + " has reported it");
+  }
+  return failure_;
+}
+
+void Worker::fail_with(int rank, const std::string& cause) {
+  const std::string what = rank_name(rank) + " has failed during a run of tasks: " + cause;
+  if (options_.on_failure == FailurePolicy::kAbort) {
+    end_job(make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer, what));
+  }
+  failure_ =
+      make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer, what + "; " + describe_loss(),
+                 "start the job again, or continue without this TaskRuntime, each later "
+                 "run() of which returns this error");
+}
+
+void Worker::note_failure(absl::Status status) {
+  // Further errors follow from a failure: a worker that has left the run may have destroyed its
+  // runtime.
+  if (!failure().ok()) return;
+  const ErrorScope scope = error_scope(status);
+  const int failed = access_.failed_peer();
+  if (!absl::IsUnavailable(status) || failed < 0 ||
+      (scope != ErrorScope::kPeer && scope != ErrorScope::kLink)) {
+    end_job(status);
+  }
+  fail_with(failed, std::string(status.message()));
+  const uint64_t word = FailureReport{failed, rank()}.encode();
+  area_.failed.store(word, std::memory_order_release);
+  area_.public_part.steal_request.store(kAnyEntryRequest, std::memory_order_relaxed);
+  // Ignores errors: such a peer has failed, too.
+  for (int peer = 0; peer < access_.size(); ++peer) {
+    if (peer == rank() || peer == failed) continue;
+    static_cast<void>(access_.write(peer, address_of(&area_.failed), &word, sizeof word));
+    static_cast<void>(access_.write(peer, address_of(&area_.public_part.steal_request),
+                                    &kAnyEntryRequest, sizeof kAnyEntryRequest));
+    ring(peer);
+  }
+  // This worker may destroy its runtime next. Writes do not wait for their completion; reads do.
+  for (int peer = 0; peer < access_.size(); ++peer) {
+    if (peer == rank() || peer == failed) continue;
+    static_cast<void>(access_.read(peer, address_of(&area_.failed), &area_.join_copy.arrivals,
+                                   sizeof area_.join_copy.arrivals));
+  }
+}
+
+void Worker::leave_run() {
+  static_cast<void>(failure());  // counts the tasks, before they are abandoned
+  if (!in_task_) throw RunFailed();
+  // The frames of the other layer may hold locks, and operations in flight may refer to them.
+  if (in_other_layer_) end_job(failure());
+  leaving_.why = Leaving::Why::kRunFailed;
+  before_leave(stack_end());
+  cariama_leave();
+}
+
+}  // namespace cariama::tasks
