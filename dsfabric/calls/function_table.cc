@@ -1,22 +1,22 @@
 #include "dsfabric/function_table.h"
 
-#include <elf.h>
 #include <link.h>
 
 #include <algorithm>
-#include <cstring>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <tuple>
 #include <vector>
 
 #include "dtutils/error.h"
+#include "dtutils/internal/build_id.h"
 
 namespace cariama {
 namespace {
 
-using BuildId = std::array<uint8_t, 20>;
+using internal::BuildId;
 
 // The list of registrations, built by their constructors. Constant-initialised, so that it is valid
 // before any of these constructors runs.
@@ -41,8 +41,7 @@ struct Image {
   std::string name;
   uintptr_t base = 0;
   std::vector<std::pair<uintptr_t, uintptr_t>> segments;  // [begin, end) in memory
-  BuildId build_id{};
-  bool has_build_id = false;
+  std::optional<BuildId> build_id;
 
   [[nodiscard]] bool contains(uintptr_t address) const {
     return std::any_of(segments.begin(), segments.end(), [&](const auto& segment) {
@@ -50,28 +49,6 @@ struct Image {
     });
   }
 };
-
-// Reads the build-id from a note segment. Ids of other lengths are shortened or zero-filled to 20
-// bytes.
-void read_build_id(const std::byte* notes, size_t bytes, Image& image) {
-  size_t at = 0;
-  while (at + sizeof(ElfW(Nhdr)) <= bytes) {
-    ElfW(Nhdr) header;
-    std::memcpy(&header, notes + at, sizeof header);
-    const size_t name = at + sizeof header;
-    const size_t description = name + (header.n_namesz + 3u) / 4 * 4;
-    const size_t end = description + (header.n_descsz + 3u) / 4 * 4;
-    if (end > bytes || end <= at) return;
-    if (header.n_type == NT_GNU_BUILD_ID && header.n_namesz == 4 &&
-        std::memcmp(notes + name, "GNU", 4) == 0) {
-      std::memcpy(image.build_id.data(), notes + description,
-                  std::min<size_t>(image.build_id.size(), header.n_descsz));
-      image.has_build_id = true;
-      return;
-    }
-    at = end;
-  }
-}
 
 std::vector<Image> loaded_images() {
   std::vector<Image> images;
@@ -84,10 +61,8 @@ std::vector<Image> loaded_images() {
           const ElfW(Phdr)& header = info->dlpi_phdr[i];
           const uintptr_t begin = info->dlpi_addr + header.p_vaddr;
           if (header.p_type == PT_LOAD) image.segments.emplace_back(begin, begin + header.p_memsz);
-          if (header.p_type == PT_NOTE && !image.has_build_id) {
-            read_build_id(reinterpret_cast<const std::byte*>(begin), header.p_memsz, image);
-          }
         }
+        image.build_id = internal::build_id_of(*info);
         static_cast<std::vector<Image>*>(data)->push_back(std::move(image));
         return 0;
       },
@@ -157,7 +132,7 @@ absl::Status FunctionTable::build() {
   for (auto* one = first_registration; one != nullptr; one = one->next) {
     const auto image = image_of(one->stub);
     if (image == images.end()) continue;  // in a library that was unloaded: cannot be called
-    if (!image->has_build_id) {
+    if (!image->build_id.has_value()) {
       return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
                         image->name + " has remote functions but no build-id",
                         "link it with -Wl,--build-id");
@@ -171,7 +146,7 @@ absl::Status FunctionTable::build() {
   Hash hash;
   table.stubs.assign(1, nullptr);
   for (const Entry& entry : entries) {
-    hash.add(entry.image->build_id);
+    hash.add(*entry.image->build_id);
     hash.add(entry.offset);
     entry.registration->id.store(static_cast<uint32_t>(table.stubs.size()),
                                  std::memory_order_relaxed);
@@ -179,7 +154,7 @@ absl::Status FunctionTable::build() {
   }
   table.fingerprint.functions = static_cast<uint32_t>(entries.size());
   table.fingerprint.table_hash = hash.value();
-  if (!images.empty()) table.fingerprint.build_id = images.front().build_id;
+  if (!images.empty()) table.fingerprint.build_id = images.front().build_id.value_or(BuildId{});
   stubs_ = {table.stubs.data(), static_cast<uint32_t>(table.stubs.size())};
   table.built = true;
   return absl::OkStatus();

@@ -7,6 +7,7 @@
 #include <cstring>
 #include <typeinfo>
 
+#include "dtutils/internal/build_id.h"
 #include "tasks/context.h"
 
 #if defined(__aarch64__)
@@ -16,24 +17,38 @@ extern "C" uintptr_t __stack_chk_guard;
 namespace cariama::tasks {
 namespace {
 
-// Adds the file name and the load address of one loaded object to an FNV-1a hash. Skips objects
-// without a file (the kernel's vDSO): frames of tasks do not contain pointers into it.
-int add_library(dl_phdr_info* info, size_t, void* digest) {
+// FNV-1a hashes of the objects that were loaded at program start. Plug-ins that are loaded later
+// may differ between workers; frames that migrate do not contain pointers into them.
+struct Digests {
+  uint64_t libraries = 0xcbf29ce484222325;  // file names and load addresses
+  uint64_t builds = 0xcbf29ce484222325;     // build ids, of the program too
+};
+
+void add(uint64_t& hash, uint8_t byte) { hash = (hash ^ byte) * 0x100000001b3; }
+
+// Adds one loaded object. Skips the kernel's vDSO: frames of tasks do not contain pointers into it.
+int add_object(dl_phdr_info* info, size_t, void* data) {
+  auto& digests = *static_cast<Digests*>(data);
   const char* const slash = std::strrchr(info->dlpi_name, '/');
-  if (slash == nullptr) return 0;
-  auto& hash = *static_cast<uint64_t*>(digest);
-  const auto add = [&](uint64_t byte) { hash = (hash ^ byte) * 0x100000001b3; };
-  for (const char* at = slash; *at != '\0'; ++at) add(static_cast<unsigned char>(*at));
-  for (uint64_t place = info->dlpi_addr; place != 0; place >>= 8) add(place & 0xff);
+  const bool program = info->dlpi_name[0] == '\0';
+  if (slash == nullptr && !program) return 0;
+  for (const uint8_t byte : internal::build_id_of(*info).value_or(internal::BuildId{})) {
+    add(digests.builds, byte);
+  }
+  if (program) return 0;
+  for (const char* at = slash; *at != '\0'; ++at) {
+    add(digests.libraries, static_cast<uint8_t>(*at));
+  }
+  for (uint64_t place = info->dlpi_addr; place != 0; place >>= 8) {
+    add(digests.libraries, static_cast<uint8_t>(place & 0xff));
+  }
   return 0;
 }
 
-// Digest of the libraries that were loaded at program start. Plug-ins that are loaded later may
-// differ between workers; frames that migrate do not contain pointers into them.
-const uint64_t kLibrariesAtStart = [] {
-  uint64_t digest = 0xcbf29ce484222325;
-  dl_iterate_phdr(add_library, &digest);
-  return digest;
+const Digests kObjectsAtStart = [] {
+  Digests digests;
+  dl_iterate_phdr(add_object, &digests);
+  return digests;
 }();
 
 // True if the context switch switches the canary, so that processes may have different canaries.
@@ -59,7 +74,8 @@ Identity this_identity(const TaskOptions& options) {
   identity.canary = __stack_chk_guard;
   asm("mrs %0, tpidr_el0" : "=r"(identity.thread));
 #endif
-  identity.libraries = kLibrariesAtStart;
+  identity.libraries = kObjectsAtStart.libraries;
+  identity.builds = kObjectsAtStart.builds;
   identity.stack_bytes = options.stack_bytes;
   identity.scheme = options.scheme == StackScheme::kIso ? options.iso_stack_bytes
                                                         : static_cast<uint64_t>(options.scheme);
@@ -78,6 +94,10 @@ std::string difference(const Identity& mine, const Identity& theirs) {
     const char* remedy;
     bool hidden = false;
   } rows[] = {
+      // The first row: other rows often differ as well, but their remedy does not help.
+      {mine.builds, theirs.builds, "the build id of the program or of a shared library",
+       "start the same build of the program, with the same build of each library, in every process",
+       true},
       {mine.program, theirs.program, "the address of the program", fork},
       {mine.code, theirs.code, "the address of the task library", fork},
       {mine.c_library, theirs.c_library, "the address of the C library", fork},

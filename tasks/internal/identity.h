@@ -20,6 +20,7 @@ namespace cariama::tasks {
 struct Identity {
   uint64_t code = 0;         // address of a function of this library
   uint64_t libraries = 0;    // digest of the addresses of all libraries loaded at program start
+  uint64_t builds = 0;       // digest of the build ids of the program and these libraries
   uint64_t program = 0;      // address of the program's entry point
   uint64_t c_library = 0;    // address of a function of the C library
   uint64_t cpp_runtime = 0;  // address of a vtable of the C++ runtime

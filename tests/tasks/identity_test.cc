@@ -10,6 +10,7 @@
 namespace cariama {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -37,6 +38,9 @@ TEST(Identity, EachDifferenceIsNamed) {
   EXPECT_THAT(differs(&tasks::Identity::canary), HasSubstr("stack protector"));
   EXPECT_THAT(differs(&tasks::Identity::canary), Not(HasSubstr("0x"))) << "the canary was printed";
 #endif
+  EXPECT_THAT(
+      differs(&tasks::Identity::builds),
+      AllOf(HasSubstr("build id"), HasSubstr("start the same build"), Not(HasSubstr("0x"))));
   EXPECT_THAT(differs(&tasks::Identity::libraries), HasSubstr("shared libraries"));
   EXPECT_THAT(differs(&tasks::Identity::thread), HasSubstr("thread-local"));
   EXPECT_THAT(differs(&tasks::Identity::stack_bytes), HasSubstr("TaskOptions::stack_bytes"));

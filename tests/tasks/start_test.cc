@@ -5,6 +5,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/personality.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -13,6 +14,8 @@
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -135,6 +138,15 @@ int role_random() {
   return 0;
 }
 
+// Creates a runtime without a fabric, which would compare the builds itself.
+int role_build() {
+  auto bootstrap = require(make_bootstrap());
+  const auto runtime = TaskRuntime::create(*bootstrap, {});
+  print(std::string(runtime.status().message()));
+  require(bootstrap->finalize(deadline_after(60s)));
+  return 0;
+}
+
 // A worker kills itself after it has stolen a task. There is no fabric, so the task runtime of the
 // survivor must detect it.
 int role_killed() {
@@ -203,6 +215,7 @@ int play(std::string_view role) {
   if (role == "fib") return role_fib();
   if (role == "again") return role_again();
   if (role == "random") return role_random();
+  if (role == "build") return role_build();
   if (role == "killed") return role_killed();
   if (role == "await") return role_await();
   return 96;
@@ -269,6 +282,30 @@ TEST(Start, RandomAddressesAreRefused) {
   EXPECT_THAT(job.output, AllOf(HasSubstr("tasks cannot migrate to rank"),
                                 HasSubstr("the address of the program differs (0x"),
                                 HasSubstr("start_workers()")));
+}
+
+// Rank 1 executes a copy of this program that differs in its build id only, so that all addresses
+// are equal.
+TEST(Start, AnotherBuildIsRefused) {
+  std::ifstream self("/proc/self/exe", std::ios::binary);
+  std::string program{std::istreambuf_iterator<char>(self), {}};
+  const std::string note("\3\0\0\0GNU", 8);  // the type of a build id, and the name of its owner
+  const size_t id = program.find(note);
+  ASSERT_NE(id, std::string::npos);
+  program[id + note.size()] = static_cast<char>(program[id + note.size()] ^ 1);
+  const std::string copy = ::testing::TempDir() + "/start_test." + std::to_string(getpid());
+  std::ofstream(copy, std::ios::binary) << program;
+  ASSERT_EQ(chmod(copy.c_str(), 0700), 0);
+  const Ended job =
+      run_job(kCariamaRun + "2 sh -c 'test $CARIAMA_RANK = 1 || shift; exec \"$@\"' sh " + copy, "",
+              "build");
+  unlink(copy.c_str());
+  EXPECT_EQ(job.code, 0) << job.output;
+  EXPECT_THAT(job.output,
+              AllOf(HasSubstr("tasks cannot migrate to rank 0"),
+                    HasSubstr("tasks cannot migrate to rank 1"),
+                    HasSubstr("the build id of the program or of a shared library differs: "
+                              "start the same build")));
 }
 
 TEST(Start, WorkersAreCounted) {
