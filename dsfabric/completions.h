@@ -10,7 +10,8 @@
 //   transmitted  A one-sided call was published. A send-based call was accepted: handed to the
 //                transport, or deferred. (The closure, the arguments and a buffer that travels
 //                with the call were copied, and may be reused, when the calling function
-//                returned.) Of a broadcast: the parts for all children were accepted.
+//                returned.) A broadcast was transmitted when the parts for all children were
+//                accepted.
 //   consumed     The destination has run the call: a buffer that it READ may be reused. For
 //                call_return: the result is in place.
 //
@@ -35,8 +36,9 @@
 // Promise. If the call is accepted (its CallResult is OK), each object gets its event once:
 // success, or the failure that prevents it. If the call is not accepted, Synchronizers and
 // callbacks get nothing, and a Future is ready with the error. Synchronizers, RemoteObjects and the
-// result of call_return must live until their event. An event without an object costs nothing; the
-// exception is a span with Sync or Async, whose use one answer ends.
+// result of call_return must live until their event. An event without an object costs nothing, with
+// one exception: a span passed with Sync or Async needs one answer, which ends the loan of its
+// memory.
 //
 // Failures of `consumed`: INTERNAL (the function threw; the buffer could not be read),
 // INVALID_ARGUMENT (the destination found the arguments malformed), UNIMPLEMENTED (it does not know

@@ -15,9 +15,9 @@
 // request, no additional copy. All other memory is accessed by READ, WRITE and atomics of the
 // connection; their data passes through registered memory that the transfer allocates and frees.
 //
-// Order. An operation is complete when done() of its handle returns true, or wait() has returned.
+// Order. An operation is complete when done() of its handle returns true, or wait() returns OK.
 // done() does not fill the span of an rget(); wait() does. The span is written inside of rget() and
-// wait() only.
+// wait(), or before the event of notify().
 // Two operations in flight are unordered, even on the same memory. A put is visible to all
 // processes once it is complete. To wait for the puts of another process, use a call, a barrier or
 // an atomic.
@@ -170,12 +170,18 @@ class CARIAMA_DSFABRIC_EXPORT GlobalTransfer {
   // Notifies `object` of the operation's end, once, so that no thread has to wait for it. `object`:
   // a Synchronizer& or a Future<void>&, or a callback of type void(const absl::Status&), as in
   // completions.h. A put is complete at its target then; the span of an rget() is filled, and must
-  // live until then. Never blocks. The handle does not refer to the operation any more. The event
-  // comes from a thread of the fabric; without service threads, from a thread that waits or polls
-  // for calls (transfer_completion.h).
+  // live until then, not in the frame of a task, which may move. Does not wait; may be used inside
+  // of a call. Afterwards wait() of this handle returns FAILED_PRECONDITION.
   //
-  // Errors: that of start_status(), that of an earlier wait(), RESOURCE_EXHAUSTED (no thread). A
-  // Synchronizer or a callback then gets no event, and a Future is ready with the error.
+  // A callback runs inside of notify() if the operation has ended already (always, where memory is
+  // mapped). Otherwise it runs like a call to the calling worker, or, in a thread without context,
+  // in the thread that polls (transfer_completion.h), where it must not wait.
+  //
+  // Errors: that of start_status(), that of an earlier wait() except DEADLINE_EXCEEDED, UNAVAILABLE
+  // (the fabric has ended), RESOURCE_EXHAUSTED (no thread), FAILED_PRECONDITION (the handle belongs
+  // to no operation; a Future then belongs to no call). After these errors a Synchronizer or a
+  // callback gets no event, and a Future is ready with the error. The event has the operation's own
+  // error, or UNAVAILABLE if the fabric ends first.
   template <typename Object>
   CallResult notify(Object&& object) {
     return notify_of({}, std::forward<Object>(object));
@@ -239,15 +245,17 @@ class GlobalValue : public GlobalTransfer {
     std::memcpy(&value, value_, sizeof value);
     return value;
   }
-  // As GlobalTransfer::notify(). `result` gets the value before the event, and must live until
-  // then.
+  // As GlobalTransfer::notify(object), which drops the value. `result` gets the value before the
+  // event, and must live until then.
+  using GlobalTransfer::notify;
   template <typename Object>
   CallResult notify(T& result, Object&& object) {
     return notify_of(std::as_writable_bytes(std::span(&result, 1)), std::forward<Object>(object),
                      value_);
   }
-  // Returns a Future of the value, for co_await or for another thread. The handle does not refer to
-  // the operation any more.
+  // Returns a Future of the value, for co_await or for another thread. Afterwards wait() of this
+  // handle returns FAILED_PRECONDITION. A coroutine resumes where calls to its worker run, which
+  // may be another thread (CallConsumer); only with kThread may it use this GlobalMemory then.
   [[nodiscard]] Future<T> future() {
     if (memory_ == nullptr) return {};
     auto state = std::make_shared<internal::FutureValue<T>>(memory_fabric());
@@ -281,8 +289,8 @@ struct GlobalMemoryStatistics {
 };
 
 // A thread's access to global memory. Thread-compatible. The fabric must outlive it. The destructor
-// blocks until the operations in flight have ended. Inside of a call it may be used only for
-// operations that do not wait.
+// blocks until the operations in flight have ended, except atomics that owners execute. Inside of a
+// call it may be used only for operations that do not wait.
 class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
  public:
   // Error: INVALID_ARGUMENT (piece_bytes is 0).

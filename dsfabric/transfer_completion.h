@@ -1,5 +1,5 @@
-// Completion objects for one-sided transfers: a Synchronizer, a Future or a callback
-// (completions.h), as the calls have.
+// The completion objects of calls (completions.h) for one-sided transfers: a Synchronizer, a Future
+// or a callback.
 //
 //   Synchronizer read;
 //   check(transmitter.read(buffer, 0, n, theirs, &read));
@@ -8,7 +8,7 @@
 //   absl::Status status = co_await end;                     // or end.get(deadline)
 //
 // A Transmitter counts a Synchronizer down by itself, in the thread that polls its queue. With
-// notify_at_end() no thread of the user has to poll.
+// notify_at_end() the fabric polls.
 #ifndef CARIAMA_DSFABRIC_TRANSFER_COMPLETION_H_
 #define CARIAMA_DSFABRIC_TRANSFER_COMPLETION_H_
 
@@ -59,12 +59,14 @@ template <typename Object, typename Start>
 // posted on `queue`. `object`: a Synchronizer& or a Future<void>&, or a callback of type
 // void(const absl::Status&), as in completions.h. Never blocks. Any thread may call it.
 //
-// While the transfers are in flight, a thread of the fabric polls `queue`; without service threads
-// (FabricOptions::service_threads), the threads that wait or that poll for calls do. `done` and
-// `queue` must live until the event. No other thread has to poll, but any may.
+// While the transfers are in flight, a thread of the fabric polls `queue`, and does not sleep;
+// without service threads (FabricOptions::service_threads), the threads that wait or that poll for
+// calls do. Other threads may poll, too. `done` counts only transfers of `queue`; both must live
+// until the event.
 //
-// Error: RESOURCE_EXHAUSTED (the thread cannot be created). A Synchronizer or a callback then gets
-// no event, and a Future is ready with the error.
+// Errors: UNAVAILABLE (the fabric has ended), RESOURCE_EXHAUSTED (the thread cannot be created). A
+// Synchronizer or a callback then gets no event, and a Future is ready with the error. The event
+// has the transfers' own error, or UNAVAILABLE if the fabric ends first.
 template <typename Object>
 CallResult notify_at_end(Fabric& fabric, TransmitQueue& queue, Synchronizer& done,
                          Object&& object) {

@@ -203,12 +203,12 @@ class WriteWindow {
     uint64_t base = 0;    // in the owner's addresses
     uint64_t length = 0;  // bytes
     uint64_t delta = 0;   // owner's address + delta = address in this process (modulo 2^64)
-    // A WRITE may be executed while *state == *usable (the queue pair) and *registered == key (the
-    // owner's table of keys).
+    // A WRITE may be executed while *state == *usable (the queue pair is connected, and no
+    // operation waits) and *registered == key (the owner's table of keys still has the region).
     const std::atomic<uint64_t>* state = nullptr;
     const std::atomic<uint64_t>* usable = nullptr;
     const std::atomic<uint64_t>* registered = nullptr;
-    // Copies any number of bytes, except aligned words.
+    // write() uses it for everything but one aligned 8-byte word.
     void (*copy)(std::byte* to, const std::byte* from, size_t bytes) = nullptr;
   };
 

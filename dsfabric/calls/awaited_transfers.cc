@@ -6,6 +6,7 @@
 #include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/completions.h"
 #include "dsfabric/transfer_completion.h"
+#include "dtutils/error.h"
 #include "dtutils/internal/start_thread.h"
 
 namespace cariama::internal {
@@ -19,6 +20,7 @@ class TransfersWithEvent final : public AwaitedTransfer {
       : queue_(queue), done_(done), event_(std::move(event)) {}
   [[nodiscard]] bool ended() override { return has_ended(queue_, done_); }
   void finish() override { event_.complete(done_.status()); }
+  void drop(const absl::Status& why) override { event_.complete(why); }
 
  private:
   TransmitQueue& queue_;
@@ -47,6 +49,7 @@ bool has_ended(TransmitQueue& queue, Synchronizer& done) {
 
 absl::Status AwaitedTransfers::prepare() {
   const std::lock_guard lock(mutex_);
+  if (stopped_) return stopped_error();
   if (job_.options().service_threads == 0 || thread_.joinable()) return absl::OkStatus();
   auto thread = start_thread([this] { run_until_stopped(); });
   if (!thread.ok()) return thread.status();
@@ -76,9 +79,12 @@ std::unique_ptr<AwaitedTransfer> AwaitedTransfers::List::take_first() noexcept {
 void AwaitedTransfers::add(std::unique_ptr<AwaitedTransfer> transfer) noexcept {
   {
     const std::lock_guard lock(mutex_);
-    transfers_.append(std::move(transfer));
-    count_.fetch_add(1, std::memory_order_release);
+    if (!stopped_) {
+      transfers_.append(std::move(transfer));
+      count_.fetch_add(1, std::memory_order_release);
+    }
   }
+  if (transfer != nullptr) return transfer->drop(stopped_error());
   wake_.ring();
 }
 
@@ -119,6 +125,26 @@ void AwaitedTransfers::run_until_stopped() {
 void AwaitedTransfers::stop() {
   wake_.ring();
   if (thread_.joinable()) thread_.join();
+  List dropped;
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    dropped = std::move(transfers_);
+    transfers_ = {};
+  }
+  while (const auto transfer = dropped.take_first()) {
+    transfer->drop(stopped_error());
+    count_.fetch_sub(1, std::memory_order_relaxed);
+  }
+  workers_.notify_waiters();
+}
+
+absl::Status AwaitedTransfers::stopped_error() const {
+  const Lifecycle& lifecycle = job_.lifecycle();
+  return lifecycle.is_closed() ? lifecycle.closed_error()
+                               : make_error(absl::StatusCode::kUnavailable, ErrorScope::kProcess,
+                                            "the fabric was destroyed before a transfer had ended",
+                                            "wait for the transfers before");
 }
 
 }  // namespace cariama::internal

@@ -26,6 +26,8 @@ class AwaitedTransfer {
   [[nodiscard]] virtual bool ended() = 0;
   // Called once, in the thread that called ended(), without a lock.
   virtual void finish() = 0;
+  // Called in place of finish() if the fabric ends before the transfer, because of `why`.
+  virtual void drop(const absl::Status& why) = 0;
 
  private:
   friend class AwaitedTransfers;
@@ -45,18 +47,19 @@ class AwaitedTransfers {
  public:
   // Both arguments must outlive this object.
   AwaitedTransfers(const FabricJob& job, Workers& workers) : job_(job), workers_(workers) {}
-  // Drops the transfers that have not ended.
   ~AwaitedTransfers();
   AwaitedTransfers(const AwaitedTransfers&) = delete;
   AwaitedTransfers& operator=(const AwaitedTransfers&) = delete;
 
-  // Creates the thread. Call it before the transfer starts: add() cannot fail then. Error:
-  // RESOURCE_EXHAUSTED (the thread cannot be created).
+  // Creates the thread. Call it before the transfer starts: add() cannot fail then. Errors:
+  // UNAVAILABLE (the fabric has ended), RESOURCE_EXHAUSTED (the thread cannot be created).
   [[nodiscard]] absl::Status prepare();
+  // Drops the transfer if stop() was called.
   void add(std::unique_ptr<AwaitedTransfer> transfer) noexcept;
   // Finishes the transfers that have ended. Returns their number.
   size_t run_ended();
-  // Ends the thread. Requires: Lifecycle::stop() was called.
+  // Ends the thread, and drops the transfers that have not ended. Requires: Lifecycle::stop() was
+  // called.
   void stop();
 
  private:
@@ -70,12 +73,14 @@ class AwaitedTransfers {
   };
 
   void run_until_stopped();
+  [[nodiscard]] absl::Status stopped_error() const;
 
   const FabricJob& job_;
   Workers& workers_;
 
   std::mutex mutex_;
   List transfers_;
+  bool stopped_ = false;          // stop() has dropped the transfers
   std::atomic<size_t> count_{0};  // of the transfers that are not finished
   Doorbell wake_;
   std::thread thread_;

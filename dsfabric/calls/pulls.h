@@ -54,6 +54,7 @@ class Pulls {
     ~Pull() override;
     [[nodiscard]] bool ended() override;
     void finish() override;
+    void drop(const absl::Status&) override {}  // the caller's process has ended, too
 
     Pulls& pulls;
     uint32_t rank = 0;

@@ -103,7 +103,10 @@ CallResult send_call(Fabric& fabric, Rank rank, ThreadId thread, OutgoingCallVie
   absl::Status sent = sender_of(fabric).send(rank, thread, call, when_full);
   if (!sent.ok()) return end.refused(fabric, rank, call, sent);
   // The call was copied into the send buffer, so its arguments may be reused.
-  end.transmitted.complete(absl::OkStatus());
+  if (end.transmitted) {
+    end.transmitted.complete(absl::OkStatus());
+    workers_of(fabric).notify_waiters();
+  }
   return {};
 }
 

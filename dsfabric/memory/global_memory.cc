@@ -12,6 +12,7 @@
 #include "dsfabric/bootstrap/fabric_job.h"
 #include "dsfabric/calls/awaited_transfers.h"
 #include "dsfabric/calls/fabric_parts.h"
+#include "dsfabric/calls/workers.h"
 #include "dsfabric/memory/remote_heap.h"
 #include "dsfabric/peers/connect_deadline.h"
 #include "dsfabric/peers/ports.h"
@@ -174,6 +175,10 @@ class GlobalTransfer::Ending final : public internal::AwaitedTransfer {
     event_.complete(status, value);
     operation_.handed_over.store(false, std::memory_order_release);
   }
+  void drop(const absl::Status& why) override {
+    event_.complete(why);
+    operation_.handed_over.store(false, std::memory_order_release);
+  }
 
  private:
   Operation& operation_;
@@ -201,14 +206,21 @@ absl::Status GlobalTransfer::hand_over(internal::EventReceiver event, std::span<
                                        std::span<const std::byte> ready) {
   if (!status_.ok()) return status_;
   Fabric& fabric = memory_->fabric();
+  const auto handed_over = [this] {
+    status_ =
+        make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+                   "the end of this operation was given to another object", "wait for that object");
+    return absl::OkStatus();
+  };
   if (execution_ != nullptr) {
     end_execution(fabric, std::exchange(execution_, nullptr), std::move(event), result);
-    return absl::OkStatus();
+    return handed_over();
   }
   if (operation_ == nullptr) {
     if (!result.empty()) std::memcpy(result.data(), ready.data(), result.size());
     event.complete(status_, ready);
-    return absl::OkStatus();
+    internal::workers_of(fabric).notify_waiters();
+    return handed_over();
   }
   internal::AwaitedTransfers& transfers = internal::transfers_of(fabric);
   if (absl::Status prepared = transfers.prepare(); !prepared.ok()) return prepared;
@@ -219,7 +231,7 @@ absl::Status GlobalTransfer::hand_over(internal::EventReceiver event, std::span<
   ++memory_->pool_->abandoned;
   operation.handed_over.store(true, std::memory_order_relaxed);
   transfers.add(std::move(ending));
-  return absl::OkStatus();
+  return handed_over();
 }
 
 void GlobalTransfer::drop() {

@@ -320,7 +320,10 @@ CallResult RingSender::send_in_window(const OutgoingCallView& call, bool batch,
   if (doorbell_->is_armed()) {
     if (CallResult published = published_slowly(at, next); !published.ok()) return published;
   }
-  transmitted.complete(absl::OkStatus());
+  if (transmitted) {
+    transmitted.complete(absl::OkStatus());
+    link_.tell_waiters();
+  }
   return {};
 }
 
@@ -371,7 +374,10 @@ CallResult RingSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when
           status =
               flush_batch(path_->transmitter, batch ? cause_unless_old("publish: batch is full")
                                                     : "publish: call that is not batched");
-          if (status.ok()) transmitted.complete(status);
+          if (status.ok() && transmitted) {
+            transmitted.complete(status);
+            must_tell_waiters_.store(true, std::memory_order_release);
+          }
         } else if (transmitted) {
           transmitted_.push_back(std::move(transmitted));
         }

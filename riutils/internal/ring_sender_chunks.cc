@@ -46,7 +46,7 @@ absl::StatusOr<bool> RingSender::poll_requests(Lock& lock, uint64_t bytes) {
   while (status.ok() && (!chunks_.has_wanted() || chunk_asked_)) {
     if (state_ == ChannelState::kFailed) return failure_;
     const bool opens = writer_ == nullptr;
-    // If only the answer is taken, the request has no meaning.
+    // While an answer is outstanding, obtain() ignores its arguments.
     const SenderChunks::Request request = chunks_.next_request();
     std::optional<absl::StatusOr<ChannelLink::Path>> path;
     std::optional<absl::StatusOr<std::vector<ChannelLink::Chunk>>> grant;
@@ -154,7 +154,8 @@ RingSender::Progress RingSender::find_free_chunk(Transmitter* transmitter) {
   // the next one.
   const ChunkRing<ChannelLink::Chunk>& ring = chunks_.ring();
   if (chunks_.is_open() && chunks_.has_unreported()) {
-    // The receiver frees a chunk that is replaced. So a READ of its header must not be in flight.
+    // The receiver frees the small chunk that is replaced. So no READ of its header may be in
+    // flight.
     if (!chunks_.is_small() || !consumed_.is_reading()) return Progress::kDone;
     transmitter->queue().progress();
     return consumed_.is_reading() ? Progress::kTransfers : Progress::kDone;

@@ -48,7 +48,8 @@ class SenderChunks {
   [[nodiscard]] bool is_small() const {
     return !none() && ring_.current().bytes() < options_.chunk_bytes;
   }
-  // Returns true if no granted chunk has room for a call of `bytes` bytes, also when it is empty.
+  // Returns true if no granted chunk, even an empty one, is long enough for a call of `bytes`
+  // bytes.
   [[nodiscard]] bool lacks(uint64_t bytes) const {
     return granted() == 0 ||
            (is_small() && unreported_.empty() && bytes > max_call_bytes(ring_.current().bytes()));
@@ -70,7 +71,7 @@ class SenderChunks {
   void reserve(uint32_t count);
   // Takes a grant. Returns true if it was the first one.
   bool take(std::vector<Chunk> grant);
-  // The receiver has no memory for more chunks now: none is wanted before `until`.
+  // The receiver has no memory for more chunks now: may_grow() returns false until `until`.
   void limit_until(std::chrono::steady_clock::time_point until);
   // Returns true if further chunks may be requested.
   [[nodiscard]] bool may_grow();
@@ -109,7 +110,7 @@ class ConsumedCount {
   [[nodiscard]] bool is_reading() const { return reading_ && !read_.done(); }
   // Blocks until no READ is in flight.
   void wait(Transmitter& transmitter);
-  // Returns the number of times that the receiver's count was looked up at its place.
+  // Returns the number of times that the count was read from a chunk's header (kPull).
   [[nodiscard]] uint64_t pulls() const { return pulls_; }
 
  private:

@@ -140,7 +140,43 @@ TEST(GlobalMemoryMistakes, AreNotNotified) {
     EXPECT_TRUE(
         absl::IsFailedPrecondition(GlobalTransfer().notify([](const absl::Status&) { FAIL(); })));
     EXPECT_TRUE(absl::IsFailedPrecondition(GlobalValue<int>().future().get(soon()).status()));
+    // The end of an operation is given away once.
+    const auto word = must(memory->allocate<uint64_t>(1 - fabric.rank(), 1, soon()));
+    GlobalValue<uint64_t> value = memory->rget(word);
+    must(value.notify(done));
+    must(fabric.wait(done, soon()));
+    EXPECT_TRUE(absl::IsFailedPrecondition(value.wait(soon()).status()));
+    EXPECT_TRUE(absl::IsFailedPrecondition(value.future().get(soon()).status()));
+    memory->free(word);
   });
+}
+
+// finalize() notifies the objects of operations in flight; later ones are refused.
+TEST(GlobalMemoryAtTheEnd, NotifiesEachObject) {
+  for (const uint32_t service_threads : {0u, 1u}) {
+    LocalJobOptions options{.processes = 2,
+                            .transport = transport_case("sim"),
+                            .fabric = {.service_threads = service_threads}};
+    options.finalize = options.threads_stay = false;
+    LocalJob job(options);
+    job.run([&](Fabric& fabric, uint32_t) {
+      const auto memory = must(GlobalMemory::create(fabric));
+      const auto word = must(memory->allocate<uint64_t>(1 - fabric.rank(), 1, soon()));
+      std::array<Future<void>, 20> ends;
+      for (auto& end : ends) must(memory->rput(1, word).notify(end));
+      GlobalValue<uint64_t> late = memory->rget(word);
+      must(fabric.finalize(soon()));
+      for (auto& end : ends) {
+        EXPECT_TRUE(end.ready());
+        const absl::Status status = end.get(soon());
+        EXPECT_TRUE(status.ok() || absl::IsUnavailable(status)) << status;
+      }
+      EXPECT_TRUE(absl::IsUnavailable(late.future().get(soon()).status()));
+      Synchronizer done;
+      EXPECT_TRUE(absl::IsUnavailable(memory->rput(1, word).notify(done)));
+      EXPECT_FALSE(done.done());
+    });
+  }
 }
 
 // A call arrives before the data of an rget. The thread that waits for the rget runs the call.
