@@ -110,6 +110,8 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(
       !valid.ok()) {
     return valid;
   }
+  absl::Status status = tasks::check_shadow_stack(tasks::shadow_stack_features());
+  if (!status.ok()) return status;
   const Deadline deadline = deadline_after(options.timeout);
   const auto name = tasks::agree_on_name(exchange, "tasks", deadline);
   if (!name.ok()) return name.status();
@@ -118,7 +120,7 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(
   std::vector<tasks::WorkerPlace> places;
   bool one_host = true;
   uint64_t canary = 0;
-  absl::Status status = put_value(exchange, *name + " identity", mine);
+  status = put_value(exchange, *name + " identity", mine);
   if (status.ok()) status = put_value(exchange, *name + " place", place);
   if (!status.ok()) return status;
   for (int peer = 0; peer < exchange.size(); ++peer) {

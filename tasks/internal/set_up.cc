@@ -1,6 +1,9 @@
 #include "tasks/internal/set_up.h"
 
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cstdint>
@@ -8,6 +11,7 @@
 #include <functional>
 
 #include "dsfabric/topology.h"
+#include "dtutils/error.h"
 #include "dtutils/exchange_connect.h"
 #include "dtutils/internal/boot_id.h"
 
@@ -23,6 +27,27 @@ uint64_t host_digest() {
 }
 
 }  // namespace
+
+uint64_t shadow_stack_features() {
+  uint64_t features = 0;
+  // The headers of older systems do not have these numbers.
+#if defined(__x86_64__)
+  constexpr int kStatus = 0x5005;  // ARCH_SHSTK_STATUS
+  if (syscall(SYS_arch_prctl, kStatus, &features) != 0) return 0;
+#else
+  constexpr int kStatus = 74;  // PR_GET_SHADOW_STACK_STATUS
+  if (prctl(kStatus, &features, 0, 0, 0) != 0) return 0;
+#endif
+  return features;
+}
+
+absl::Status check_shadow_stack(uint64_t features) {
+  if ((features & 1) == 0) return absl::OkStatus();
+  return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
+                    "this process has a shadow stack, with which stacks cannot migrate",
+                    "compile the program with -fcf-protection=branch, or start it with "
+                    "GLIBC_TUNABLES=glibc.cpu.x86_shstk=off");
+}
 
 WorkerPlace this_place() {
   const absl::StatusOr<Neighbourhood> here = this_neighbourhood();

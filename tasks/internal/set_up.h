@@ -3,9 +3,11 @@
 #ifndef CARIAMA_TASKS_INTERNAL_SET_UP_H_
 #define CARIAMA_TASKS_INTERNAL_SET_UP_H_
 
+#include <cstdint>
 #include <memory>
 #include <string>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dtutils/device.h"
 #include "dtutils/process_group.h"
@@ -13,6 +15,14 @@
 #include "tasks/runtime.h"
 
 namespace cariama::tasks {
+
+// Returns the shadow stack features of this thread, as the kernel reports them: bit 0 is set if the
+// thread has a shadow stack. Returns 0 on kernels without shadow stacks.
+[[nodiscard]] uint64_t shadow_stack_features();
+
+// Returns FAILED_PRECONDITION if these features have bit 0 set: a shadow stack does not contain the
+// return addresses of frames that have migrated, so their first return would end the process.
+[[nodiscard]] absl::Status check_shadow_stack(uint64_t features);
 
 // Returns the place of this worker. If hwloc cannot determine it, only the host is known.
 [[nodiscard]] WorkerPlace this_place();

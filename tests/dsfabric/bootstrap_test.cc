@@ -462,6 +462,17 @@ TEST_F(StoreTest, OutsidersAreDroppedAndPeersAreServed) {
   expect_service();
 }
 
+// More silent connections than the store keeps. It drops the oldest ones.
+TEST_F(StoreTest, ASilentFloodDoesNotKeepPeersOut) {
+  ASSERT_TRUE(store_.ok()) << store_.status();
+  std::vector<FileDescriptor> silent;
+  for (int i = 0; i < 200; ++i) silent.push_back(dial());
+  expect_service();
+  EXPECT_EQ(rest_of(silent.front()), "");
+  char byte = 0;
+  EXPECT_LT(recv(silent.back().get(), &byte, 1, MSG_DONTWAIT), 0) << "dropped a new one";
+}
+
 TEST_F(StoreTest, AReplayedProofIsRefused) {
   ASSERT_TRUE(store_.ok()) << store_.status();
   // Records the proof of a valid client, and replays it.

@@ -223,22 +223,32 @@ TEST(Broker, ARequestEndsAtItsDeadlineAndTheBrokerServesTheNext) {
 TEST(Broker, OutsidersGetNoAnswerAndPeersAreServed) {
   run_test_processes(2, [](Exchange& exchange) {
     TestBootstrap job(exchange);
+    setenv("CARIAMA_LISTEN", "127.0.0.0/8", 1);
     auto broker = make_socket_broker(job, echo(job.rank()), soon());
     ASSERT_TRUE(broker.ok()) << broker.status();
-    auto address = internal::decode_broker_address(job.heard[1 - job.rank()]);
-    ASSERT_TRUE(address.ok()) << address.status();
-    // More connections than the broker serves at a time; most of them send nothing.
-    std::vector<FileDescriptor> unauthenticated;
-    for (int i = 0; i < 150; ++i) {
-      auto socket = internal::connect_to(address->local, "the broker", soon());
-      ASSERT_TRUE(socket.ok()) << socket.status();
-      if (i % 10 == 0) {
-        static_cast<void>(internal::send_exactly(
-            socket->get(), std::string(200, static_cast<char>(i)), "the broker", soon()));
+    const int peer = 1 - job.rank();
+    auto address = internal::decode_broker_address(job.heard[peer]);
+    ASSERT_TRUE(address.ok() && address->remote.has_value()) << address.status();
+    for (const SocketAddress& place : {address->local, *address->remote}) {
+      // More connections than the broker serves at a time; most of them send nothing.
+      std::vector<FileDescriptor> unauthenticated;
+      for (int i = 0; i < 200; ++i) {
+        auto socket = internal::connect_to(place, "the broker", soon());
+        ASSERT_TRUE(socket.ok()) << socket.status();
+        if (i % 10 == 0) {
+          static_cast<void>(internal::send_exactly(
+              socket->get(), std::string(200, static_cast<char>(i)), "the broker", soon()));
+        }
+        unauthenticated.push_back(*std::move(socket));
       }
-      unauthenticated.push_back(*std::move(socket));
+      auto socket = internal::connect_to(place, "the broker", soon());
+      ASSERT_TRUE(socket.ok()) << socket.status();
+      const absl::Status proved =
+          internal::prove_to_server(socket->get(), internal::HandshakeService::kBroker, job.rank(),
+                                    2, peer, job.secret(), "the broker", soon());
+      EXPECT_TRUE(proved.ok()) << proved;
+      EXPECT_EQ((*broker)->request(peer, "x", soon()).value_or("none").substr(4), "x");
     }
-    EXPECT_EQ((*broker)->request(1 - job.rank(), "x", soon()).value_or("none").substr(4), "x");
     EXPECT_TRUE(job.fence(soon()).ok());
   });
 }

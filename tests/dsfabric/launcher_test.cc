@@ -430,12 +430,18 @@ TEST(CariamaRun, NothingIsLeftBehindWhenItIsKilled) {
   EXPECT_TRUE(Running::eventually([&] { return count_processes(mark) == 0; }));
 }
 
-// poll() refuses more entries than the process may have descriptors. The processes have a pidfd, a
-// socket and, untagged, no pipes.
+// poll() refuses more entries than the limit. Without tags a process has a pidfd and a socket.
 TEST(CariamaRun, TheTimeLimitHoldsWithFewDescriptors) {
   Running job("sh -c 'ulimit -n 64; exec " + cariama_run() + " -n 20 --timeout 1 sleep 1000'");
   EXPECT_EQ(job.wait(), kLaunchTimedOut) << job.err();
   EXPECT_THAT(job.err(), HasSubstr("the job did not end within 1 s"));
+}
+
+TEST(CariamaRun, AnInterruptEndsAJobWithFewDescriptors) {
+  Running job("sh -c 'ulimit -n 64; exec " + cariama_run() + " -n 20 sh -c \"echo; sleep 99\"'");
+  ASSERT_TRUE(Running::eventually([&] { return job.out().size() == 20; })) << job.err();
+  kill(job.pid(), SIGINT);
+  EXPECT_EQ(job.wait(), 128 + SIGINT) << job.err();
 }
 
 // The launcher raises its own soft limit; the processes get the limit that the user has set.

@@ -102,5 +102,26 @@ TEST(TopologyTest, ThreadsAreWhereTheySay) {
   });
 }
 
+// A service thread answers while the worker's thread creates and destroys its context.
+TEST(TopologyTest, AThreadThatJoinsAndLeavesIsFoundOrNotFound) {
+  LocalJobOptions options{.processes = 2};
+  options.init_thread = false;
+  LocalJob job(options);
+  std::atomic<bool> asked{false};
+  job.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() == 0) {
+      while (!asked) must(fabric.init_thread(0)).reset();
+    } else {
+      const auto self = must(fabric.init_thread(0));
+      for (int i = 0; i < 200; ++i) {
+        const auto there = where_is(fabric, 0, soon());
+        EXPECT_TRUE(there.ok() || absl::IsNotFound(there.status())) << there.status();
+      }
+      asked = true;
+    }
+    job.meet(2);
+  });
+}
+
 }  // namespace
 }  // namespace cariama::testing

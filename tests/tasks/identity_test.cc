@@ -5,6 +5,7 @@
 
 #include <string>
 
+#include "tasks/internal/set_up.h"
 #include "tests/tasks/task_test_support.h"
 
 namespace cariama {
@@ -47,6 +48,17 @@ TEST(Identity, EachDifferenceIsNamed) {
   EXPECT_THAT(differs(&tasks::Identity::scheme), HasSubstr("TaskOptions::scheme"));
   EXPECT_THAT(differs(&tasks::Identity::deque), HasSubstr("TaskOptions::deque"));
   EXPECT_THAT(differs(&tasks::Identity::atomics), HasSubstr("TaskOptions::atomics"));
+}
+
+TEST(ShadowStack, IsRefusedWithTheRemedy) {
+  EXPECT_TRUE(tasks::check_shadow_stack(tasks::shadow_stack_features()).ok());
+  EXPECT_TRUE(tasks::check_shadow_stack(0).ok());
+  for (const uint64_t features : {1, 3}) {  // a shadow stack; one that the program may write
+    const absl::Status status = tasks::check_shadow_stack(features);
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("shadow stack"), HasSubstr("glibc.cpu.x86_shstk=off")));
+  }
 }
 
 TEST(Identity, WorkersThatDifferAreRefused) {

@@ -24,6 +24,8 @@ class Running {
     folder_ = mkdtemp(pattern);
     pid_ = fork();
     if (pid_ == 0) {
+      // A shell ignores SIGINT in a test that it starts in the background.
+      static_cast<void>(signal(SIGINT, SIG_DFL));
       unsetenv("RANK");  // the test itself may have been started by another launcher
       unsetenv("CARIAMA_LAUNCH_SOCKET");
       unsetenv("PMIX_RANK");
