@@ -1,16 +1,23 @@
 // The notification of changed mappings, seen from the thread that changes one: it never waits for a
 // lock that it holds itself (docs/registration.md, obligation 4). The monitor's thread only reads
 // events.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/userfaultfd.h>
 #include <malloc.h>
 #include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -18,7 +25,9 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
+#include "dtutils/diagnostics.h"
 #include "dtutils/file_descriptor.h"
 #include "dtutils/registration/registration_cache.h"
 #include "tests/dtutils/registration/pinning_domain.h"
@@ -124,19 +133,22 @@ TEST_F(MappingNotification, MemoryMayBeUnmappedUnderTheLockOfTheCache) {
             0);
 }
 
-// A handler may unmap memory. In the monitor's thread it would wait for itself.
-TEST_F(MappingNotification, TheMonitorRunsNoSignalHandler) {
+// A handler may unmap memory. In the monitor's thread it would wait for itself. In the helper's
+// thread it would stop the cache, whose lock the helper may have.
+TEST_F(MappingNotification, TheThreadsOfTheCacheRunNoSignalHandler) {
   static std::atomic<int> handled;
   handled = 0;
   EXPECT_EQ(exit_code_in_child([] {
-              const auto cache = make_watching_cache();
+              RegistrationOptions options;
+              options.policy = make_registration_policy("helper").value();
+              const auto cache = make_watching_cache(std::move(options));
               struct sigaction action {};
               action.sa_handler = [](int) { ++handled; };
               sigset_t usual;
               sigemptyset(&usual);
               sigaddset(&usual, SIGUSR1);
               if (sigaction(SIGUSR1, &action, nullptr) != 0) return false;
-              // Now the monitor's thread is the only other thread of the process.
+              // Now the process has two other threads: the monitor's and the helper's.
               pthread_sigmask(SIG_BLOCK, &usual, nullptr);
               kill(getpid(), SIGUSR1);
               for (int round = 0; round < 100; ++round) {
@@ -150,6 +162,51 @@ TEST_F(MappingNotification, TheMonitorRunsNoSignalHandler) {
               if (handled != 0 || sigismember(&pending, SIGUSR1) != 1) return false;
               pthread_sigmask(SIG_UNBLOCK, &usual, nullptr);
               return handled == 1;
+            }),
+            0);
+}
+
+// An unprivileged user may watch its own accesses only (UFFD_USER_MODE_ONLY), which suffices.
+TEST_F(MappingNotification, NoticesChangesWithoutPrivileges) {
+  EXPECT_EQ(exit_code_in_child([] {
+              if (geteuid() == 0 && setresuid(65534, 65534, 65534) != 0) return false;
+              const auto cache = make_watching_cache();
+              if (!cache->watches()) return false;
+              const MappedPages pages(1);
+              return !touch(*cache, pages.get(), 1) && touch(*cache, pages.get(), 1) &&
+                     mmap(pages.get(), kTestPage, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == pages.get() &&
+                     !touch(*cache, pages.get(), 1);
+            }),
+            0);
+}
+
+// A sink may call the cache. The memory cannot be watched, because another userfaultfd does.
+TEST_F(MappingNotification, ADiagnosticIsReportedWithoutTheLockOfTheCache) {
+  EXPECT_EQ(exit_code_in_child([] {
+              const MappedPages pages(1);
+              const FileDescriptor other(static_cast<int>(
+                  syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY)));
+              uffdio_api api{.api = UFFD_API, .features = 0, .ioctls = 0};
+              uffdio_register watch{};
+              watch.range = {reinterpret_cast<uintptr_t>(pages.get()), kTestPage};
+              watch.mode = UFFDIO_REGISTER_MODE_MISSING;
+              if (ioctl(other.get(), UFFDIO_API, &api) != 0 ||
+                  ioctl(other.get(), UFFDIO_REGISTER, &watch) != 0) {
+                return false;
+              }
+              const std::vector<Diagnostic> earlier = reported_diagnostics();
+              const bool is_first = std::none_of(
+                  earlier.begin(), earlier.end(),
+                  [](const Diagnostic& one) { return one.key == "registration.unwatched"; });
+              const auto cache = make_watching_cache();
+              int reports = 0;
+              set_diagnostic_sink([&](const Diagnostic&) {
+                ++reports;
+                static_cast<void>(cache->statistics());
+              });
+              return !touch(*cache, pages.get(), 1) && !touch(*cache, pages.get(), 1) &&
+                     reports == (is_first ? 1 : 0);
             }),
             0);
 }
