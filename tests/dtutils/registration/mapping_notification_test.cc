@@ -211,6 +211,55 @@ TEST_F(MappingNotification, ADiagnosticIsReportedWithoutTheLockOfTheCache) {
             0);
 }
 
+// Programs close all descriptors that they do not know, before they become a daemon.
+TEST_F(MappingNotification, WatchedMemoryStaysWatchedIfTheProgramClosesAllDescriptors) {
+  EXPECT_EQ(exit_code_in_child([] {
+              const auto cache = make_watching_cache();
+              const MappedPages pages(1);
+              const MappedPages others(1);
+              if (touch(*cache, pages.get(), 1) || !touch(*cache, pages.get(), 1)) return false;
+              syscall(SYS_close_range, 3, ~0U, 0);
+              for (int round = 0; round < 2; ++round) {
+                void* const again = mmap(pages.get(), kTestPage, PROT_READ | PROT_WRITE,
+                                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+                if (again != pages.get()) return false;
+                // A new registration cannot be watched any more, and ends with its use.
+                if (touch(*cache, pages.get(), 1) || touch(*cache, others.get(), 1)) return false;
+              }
+              return cache->statistics().invalidations == 1 &&
+                     cache->statistics().registered_bytes == 0;
+            }),
+            0);
+}
+
+// Returns the flags of the mapping at the address: "uw" if a userfaultfd watches its writes.
+std::string mapping_flags(const std::byte* address) {
+  std::ifstream maps("/proc/self/smaps");
+  bool inside = false;
+  for (std::string line; std::getline(maps, line);) {
+    uintptr_t from = 0;
+    uintptr_t to = 0;
+    if (std::sscanf(line.c_str(), "%zx-%zx ", &from, &to) == 2) {
+      const auto here = reinterpret_cast<uintptr_t>(address);
+      inside = from <= here && here < to;
+    }
+    if (inside && line.starts_with("VmFlags:")) return line + ' ';
+  }
+  return {};
+}
+
+TEST_F(MappingNotification, AHoleDoesNotWatchItsNeighbours) {
+  const MappedPages pages(2048);
+  const auto cache = make_watching_cache();
+  std::byte* const hole = pages.page(1024);
+  touch(*cache, pages.get(), 1);
+  EXPECT_NE(mapping_flags(pages.get()).find(" uw "), std::string::npos);
+  ASSERT_EQ(munmap(hole, kTestPage), 0);
+  touch(*cache, hole, 1);  // the pinner of this test does not look at the memory
+  EXPECT_EQ(mapping_flags(hole - kTestPage).find(" uw "), std::string::npos);
+  EXPECT_EQ(mapping_flags(hole + kTestPage).find(" uw "), std::string::npos);
+}
+
 // Returns how often the threads of a process gave up their cores by themselves.
 uint64_t voluntary_switches(pid_t process) {
   uint64_t sum = 0;
