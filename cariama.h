@@ -60,6 +60,7 @@
 #include "dtutils/process_group.h"                         // IWYU pragma: export
 #include "dtutils/queue_pair.h"                            // IWYU pragma: export
 #include "dtutils/random.h"                                // IWYU pragma: export
+#include "dtutils/registration/cost_model.h"               // IWYU pragma: export
 #include "dtutils/registration/helper_board.h"             // IWYU pragma: export
 #include "dtutils/registration/helper_thread.h"            // IWYU pragma: export
 #include "dtutils/registration/period_predictor.h"         // IWYU pragma: export

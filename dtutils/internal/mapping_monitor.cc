@@ -1,6 +1,7 @@
 #include "dtutils/internal/mapping_monitor.h"
 
 #include <fcntl.h>
+#include <linux/close_range.h>
 #include <linux/userfaultfd.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
@@ -11,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <new>
+#include <semaphore>
 #include <string>
 #include <utility>
 
@@ -60,6 +62,16 @@ int open_userfaultfd() {
 }
 
 }  // namespace
+
+bool is_mapped(std::byte* address, size_t bytes) {
+  std::array<unsigned char, 1024> residency;
+  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  for (size_t done = 0; done < bytes; done += residency.size() * page) {
+    const size_t part = std::min(bytes - done, residency.size() * page);
+    if (mincore(address + done, part, residency.data()) != 0 && errno == ENOMEM) return false;
+  }
+  return true;
+}
 
 bool in_registering_process(const std::atomic<uint64_t>* page) {
   return page->load(std::memory_order_relaxed) != 0;
@@ -124,10 +136,32 @@ absl::Status MappingMonitor::open() {
   }
   // The application's handlers must not run in this thread: they could unmap memory, and wait for
   // it for ever.
-  auto thread = start_quiet_thread([this] { read_events(); });
+  std::binary_semaphore started{0};
+  auto thread = start_quiet_thread([this, &started] {
+    separate_descriptors();
+    started.release();
+    read_events();
+  });
   if (!thread.ok()) return thread.status();
+  started.acquire();
   thread->detach();
   return absl::OkStatus();
+}
+
+// Gives the monitor's thread a table of descriptors of its own with only those that it reads. So
+// the events still arrive if the program closes all descriptors that it does not know (closefrom(3)
+// before it becomes a daemon). Otherwise no event would report that memory was unmapped. Where the
+// system refuses close_range(2) (before Linux 5.9, seccomp), the thread shares the program's table.
+void MappingMonitor::separate_descriptors() const {
+  const auto [low, high] =
+      std::minmax({static_cast<unsigned>(events_.get()), static_cast<unsigned>(ready_.get())});
+  const auto close_all = [](unsigned first, unsigned last, unsigned flags) {
+    return first > last || syscall(SYS_close_range, first, last, flags) == 0;
+  };
+  // The first call makes the table private; the others must not close the program's descriptors.
+  if (!close_all(high + 1, ~0U, CLOSE_RANGE_UNSHARE)) return;
+  static_cast<void>(close_all(low + 1, high - 1, 0));
+  if (low > 0) static_cast<void>(close_all(0, low - 1, 0));
 }
 
 bool MappingMonitor::arm(uintptr_t start, uintptr_t end, int& error) const {
@@ -154,25 +188,31 @@ absl::StatusOr<MappingMonitor::Watch> MappingMonitor::watch(uintptr_t start, uin
   // Visible to the monitor's thread before the kernel can report an event on the range.
   slots_[slot].start.store(start, std::memory_order_relaxed);
   slots_[slot].end.store(end, std::memory_order_relaxed);
-  slots_[slot].state.store(live(made.version), std::memory_order_release);
+  slots_[slot].state.store(live(made.version), std::memory_order_seq_cst);
   if (slot == used_slots_.load(std::memory_order_relaxed)) {
     used_slots_.store(slot + 1, std::memory_order_release);
   }
   int error = 0;
   bool armed = arm(start, end, error);
-  // Huge pages are watched whole.
+  // Huge pages are watched whole. If nothing is mapped, a larger range would watch its neighbours.
   for (const uint64_t page : {kHugePage, kGiB}) {
-    if (armed || error != EINVAL) break;
+    if (armed || error != EINVAL || !is_mapped(reinterpret_cast<std::byte*>(start), end - start))
+      break;
     armed = arm(start / page * page, round_up(end, page), error);
   }
-  if (armed) return made;
+  // Sequentially consistent: either this load sees the end of the thread, or the thread marks the
+  // watch.
+  if (armed && stopped_.load(std::memory_order_seq_cst)) error = EBADF;
+  if (error == 0) return made;
   slots_[slot].state.store(0, std::memory_order_release);
   free_.push_back(slot);
   if (error == ENOMEM) return explain_no_memory(query_memory_limits(), end - start);
-  return make_errno_error(
-      error, ErrorScope::kOperation,
-      error == EBUSY ? "another userfaultfd watches this memory" : "this memory cannot be watched",
-      "memory that can be watched is anonymous, or of a memfd");
+  return make_errno_error(error, ErrorScope::kOperation,
+                          error == EBUSY ? "another userfaultfd watches this memory"
+                          : error == EBADF
+                              ? "the program has closed the descriptors of the registration cache"
+                              : "this memory cannot be watched",
+                          "memory that can be watched is anonymous, or of a memfd");
 }
 
 void MappingMonitor::unwatch(const Watch& watch) {
@@ -235,11 +275,12 @@ void MappingMonitor::read_events() {
   while (true) {
     // Unlike poll, epoll_wait does not fail if the application lowers RLIMIT_NOFILE.
     epoll_event ready{};
-    static_cast<void>(epoll_wait(ready_.get(), &ready, 1, -1));
+    if (epoll_wait(ready_.get(), &ready, 1, -1) < 0 && errno != EINTR) break;
     // Sequentially consistent: the odd number must be visible before the read releases the thread
     // that made the event.
     sequence_.fetch_add(1, std::memory_order_seq_cst);
     const ssize_t got = read(events_.get(), messages.data(), sizeof(messages));
+    const bool failed = got < 0 && errno != EAGAIN && errno != EINTR;
     for (size_t i = 0; got > 0 && i < static_cast<size_t>(got) / sizeof(uffd_msg); ++i) {
       const uffd_msg& message = messages[i];
       if (message.event == UFFD_EVENT_REMAP) {
@@ -251,7 +292,14 @@ void MappingMonitor::read_events() {
       }
     }
     sequence_.fetch_add(1, std::memory_order_release);
+    if (failed) break;
   }
+  // The thread shares the table of the program, which has closed a descriptor: no event will
+  // arrive.
+  stopped_.store(true, std::memory_order_seq_cst);
+  sequence_.fetch_add(1, std::memory_order_seq_cst);
+  mark(0, UINTPTR_MAX);
+  sequence_.fetch_add(1, std::memory_order_release);
 }
 
 }  // namespace cariama::internal

@@ -20,7 +20,9 @@
 //
 // The monitor's thread takes no lock and does not allocate. Its only system calls are epoll_wait,
 // which works under any limit of open files, and read. The application may therefore unmap memory
-// while it holds any lock, including those of malloc.
+// while it holds any lock, including those of malloc. The thread has a table of descriptors of its
+// own, so that the program may close all descriptors: the memory that is watched stays watched,
+// and other memory cannot be watched any more.
 #ifndef CARIAMA_DTUTILS_INTERNAL_MAPPING_MONITOR_H_
 #define CARIAMA_DTUTILS_INTERNAL_MAPPING_MONITOR_H_
 
@@ -44,6 +46,10 @@ namespace cariama::internal {
 [[nodiscard]] bool in_registering_process(const std::atomic<uint64_t>* page);
 // Returns a new page for in_registering_process(), or nullptr if none can be mapped. Never freed.
 [[nodiscard]] const std::atomic<uint64_t>* make_fork_page();
+
+// Returns true if every page of the range is mapped. Ignores the residency that mincore(2) also
+// reports.
+[[nodiscard]] bool is_mapped(std::byte* address, size_t bytes);
 
 class MappingMonitor {
  public:
@@ -97,6 +103,7 @@ class MappingMonitor {
   [[nodiscard]] absl::Status open();
   [[nodiscard]] bool arm(uintptr_t start, uintptr_t end, int& error) const;
   [[nodiscard]] uint64_t wait_for_even() const;
+  void separate_descriptors() const;
   void read_events();
   void mark(uintptr_t start, uintptr_t end);
 
@@ -105,6 +112,7 @@ class MappingMonitor {
   FileDescriptor ready_;  // an epoll of events_
   std::unique_ptr<Slot[]> slots_ = std::make_unique<Slot[]>(kMaxWatches);
   std::atomic<uint32_t> used_slots_{0};  // slots beyond were never used
+  std::atomic<bool> stopped_{false};     // the thread reads no more events
   std::mutex mutex_;                     // never taken by the monitor's thread
   std::vector<uint32_t> free_;
   uint64_t last_version_ = 0;

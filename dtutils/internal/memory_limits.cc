@@ -62,4 +62,22 @@ absl::Status explain_no_memory(const MemoryLimits& limits, uint64_t bytes) {
                     "free memory, or register less: lower RegistrationOptions::max_bytes");
 }
 
+absl::Status explain_full_budget(const BudgetState& budget, uint64_t bytes) {
+  const uint64_t needed = budget.registered_bytes + bytes;
+  std::string remedy = "raise RegistrationOptions::max_bytes to at least " + format_bytes(needed);
+  if (budget.follows_memlock) {
+    // The smallest limit in KiB of which 80 % suffice.
+    const uint64_t limit = round_up((needed + 7) / 8 * 10, kKiB);
+    remedy = "raise RLIMIT_MEMLOCK to at least " + format_bytes(limit) + " (ulimit -l " +
+             std::to_string(limit / kKiB) + "), or " + remedy;
+  }
+  return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
+                    "registering " + format_bytes(bytes) + ": the budget is " +
+                        format_bytes(budget.max_bytes) +
+                        (budget.follows_memlock ? " (80 % of RLIMIT_MEMLOCK), " : ", ") +
+                        format_bytes(budget.registered_bytes) +
+                        (budget.evicts ? " are in use" : " stay registered"),
+                    remedy);
+}
+
 }  // namespace cariama::internal

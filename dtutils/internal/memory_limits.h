@@ -1,5 +1,5 @@
-// Explains a failed registration by the limit that the kernel applied: RLIMIT_MEMLOCK or
-// vm.max_map_count. The kernel reports both as ENOMEM.
+// Explains a failed registration by the limit that it met: that of the kernel, RLIMIT_MEMLOCK or
+// vm.max_map_count, which the kernel both reports as ENOMEM; or the budget of a registration cache.
 #ifndef CARIAMA_DTUTILS_INTERNAL_MEMORY_LIMITS_H_
 #define CARIAMA_DTUTILS_INTERNAL_MEMORY_LIMITS_H_
 
@@ -23,6 +23,18 @@ struct MemoryLimits {
 // Returns the error for a registration of `bytes` that failed with ENOMEM. The text names the limit
 // and the value that it needs, if one of them explains the failure.
 [[nodiscard]] absl::Status explain_no_memory(const MemoryLimits& limits, uint64_t bytes);
+
+// The budget of bytes of a registration cache, and its use.
+struct BudgetState {
+  uint64_t max_bytes = 0;
+  uint64_t registered_bytes = 0;
+  bool follows_memlock = false;  // max_bytes is the default, 80 % of RLIMIT_MEMLOCK
+  bool evicts = false;           // idle memory is deregistered when the budget is full
+};
+
+// Returns the error for a registration of `bytes` that the budget does not permit. The text names
+// the option, and RLIMIT_MEMLOCK if the budget follows it, with the values needed.
+[[nodiscard]] absl::Status explain_full_budget(const BudgetState& budget, uint64_t bytes);
 
 }  // namespace cariama::internal
 

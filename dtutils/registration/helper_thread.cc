@@ -12,8 +12,6 @@
 namespace cariama {
 namespace {
 
-constexpr double kFade = 1.0 - 1.0 / 64;
-constexpr double kMostDeviation = 10e6;  // ns: a registration that took longer was interrupted
 constexpr int64_t kMostWakeDelay = 2'000'000;
 constexpr int64_t kNotGrantedPause = 100'000'000;
 // On a loaded machine a helper may wake this late. A post that expires meanwhile lets one helper
@@ -23,6 +21,7 @@ constexpr int64_t kPostExpires = 500'000'000;
 constexpr double kForgetBytes = 10e9;
 constexpr int kMostIdleDoublings = 3;
 constexpr int kMostRecordsPerStep = 64;
+constexpr size_t kRecentPolicies = 4;
 constexpr int64_t kLookAfter = 50'000;  // the duration of a use, and half the noise of its begin
 constexpr uint64_t kPage = 4096;        // unit of the cost model, whatever the machine's page is
 
@@ -64,45 +63,6 @@ HelperOptions HelperOptions::improved() {
   return options;
 }
 
-CostModel::CostModel(double per_page, double base)
-    // Two samples of small weight on the initial line, at 0 and 16 pages, so that the first real
-    // samples do not make the fit degenerate.
-    : weight_(0.5),
-      x_(0.25 * 16),
-      y_(0.25 * (16 * per_page + 2 * base)),
-      xx_(0.25 * 16 * 16),
-      xy_(0.25 * 16 * (16 * per_page + base)),
-      per_page_(per_page),
-      base_(base) {}
-
-void CostModel::add(uint64_t pages, int64_t nanoseconds) {
-  const auto x = static_cast<double>(pages);
-  // A sample of an interrupted operation does not show the operation's cost.
-  const auto y =
-      std::min(static_cast<double>(nanoseconds), 20 * (static_cast<double>(predict(pages)) + 1000));
-  const double above = static_cast<double>(nanoseconds) - static_cast<double>(predict(pages));
-  deviation_ += above > deviation_ ? (std::min(above, kMostDeviation) - deviation_) / 2
-                                   : (std::max(above, 0.0) - deviation_) / 32;
-  deviation_ = std::max(deviation_, 0.0);
-  weight_ = weight_ * kFade + 1;
-  x_ = x_ * kFade + x;
-  y_ = y_ * kFade + y;
-  xx_ = xx_ * kFade + x * x;
-  xy_ = xy_ * kFade + x * y;
-  const double spread = weight_ * xx_ - x_ * x_;
-  // With one size only the slope cannot be fitted: keep it, and fit the base.
-  if (spread > 1e-3 * weight_ * xx_) per_page_ = std::max(0.0, (weight_ * xy_ - x_ * y_) / spread);
-  base_ = (y_ - per_page_ * x_) / weight_;
-}
-
-int64_t CostModel::predict(uint64_t pages) const {
-  return static_cast<int64_t>(std::max(0.0, per_page_ * static_cast<double>(pages) + base_));
-}
-
-int64_t CostModel::predict_most(uint64_t pages) const {
-  return predict(pages) + static_cast<int64_t>(deviation_);
-}
-
 struct HelperPolicy::Record {
   uint64_t region = 0;
   uint64_t bytes = 0;
@@ -141,6 +101,11 @@ struct HelperPolicy::Queue {
     head.store(position + 1, std::memory_order_release);
   }
 
+  // Consumer only. mark() remembers the end of the queue; passed() returns true when all records
+  // before that end were taken or overwritten.
+  void mark() { marked = head.load(std::memory_order_acquire); }
+  [[nodiscard]] bool passed() const { return tail >= marked; }
+
   // Consumer only.
   void discard() { tail = head.load(std::memory_order_acquire); }
 
@@ -175,6 +140,7 @@ struct HelperPolicy::Queue {
   const uint64_t mask;
   alignas(64) std::atomic<uint64_t> head{0};  // written by the communicating thread
   alignas(64) uint64_t tail = 0;              // of the helper
+  uint64_t marked = 0;                        // of the helper
 };
 
 struct HelperPolicy::Communicator {
@@ -221,7 +187,8 @@ void HelperPolicy::attach(RegionControl* control) {
     statistics_ = {};
   }
   if (control == nullptr || !options_.own_thread) return;
-  auto thread = internal::start_thread([this] { run(); });
+  // The application's handlers must not run while this thread is in the cache, with its lock.
+  auto thread = internal::start_quiet_thread([this] { run(); });
   if (thread.ok()) {
     thread_ = *std::move(thread);
   } else {
@@ -238,9 +205,10 @@ void HelperPolicy::clear() {
   waiting_.clear();
   undecided_.clear();
   registered_.clear();
+  discard_records();
+  drop_forgotten();
   take_forgotten();
   drop_forgotten();
-  discard_records();
   const size_t count = communicator_count_.load(std::memory_order_acquire);
   for (size_t i = 0; i < count; ++i) {
     communicators_[i].load(std::memory_order_acquire)->predictor =
@@ -253,12 +221,20 @@ void HelperPolicy::clear() {
 }
 
 HelperPolicy::Queue* HelperPolicy::queue_of_this_thread() {
-  // The queue of the policy that this thread used last. Most programs have one policy.
-  static thread_local uint64_t serial = 0;
-  static thread_local Queue* queue = nullptr;
-  if (serial == serial_) [[likely]] {
-    return queue;
+  // The queues of the policies that this thread used last. A process with several devices has a
+  // policy for each.
+  struct Recent {
+    std::array<std::pair<uint64_t, Queue*>, kRecentPolicies> queues{};  // serial, queue
+    size_t oldest = 0;
+  };
+  static thread_local Recent of_thread;
+  Recent& recent = of_thread;
+  for (const auto& [serial, queue] : recent.queues) {
+    if (serial == serial_) [[likely]] {
+      return queue;
+    }
   }
+  queue_searches_.fetch_add(1, std::memory_order_relaxed);
   const std::lock_guard lock(communicators_mutex_);
   const size_t count = communicator_count_.load(std::memory_order_relaxed);
   const std::thread::id me = std::this_thread::get_id();
@@ -272,8 +248,9 @@ HelperPolicy::Queue* HelperPolicy::queue_of_this_thread() {
     communicators_[count].store(mine, std::memory_order_release);
     communicator_count_.store(count + 1, std::memory_order_release);
   }
-  queue = mine == nullptr ? nullptr : &mine->queue;
-  serial = serial_;
+  Queue* const queue = mine == nullptr ? nullptr : &mine->queue;
+  recent.queues[recent.oldest] = {serial_, queue};
+  recent.oldest = (recent.oldest + 1) % kRecentPolicies;
   return queue;
 }
 
@@ -293,25 +270,43 @@ void HelperPolicy::forgotten(RegionName region) {
   any_forgotten_.store(true, std::memory_order_release);
 }
 
+// Takes the names that the cache has forgotten, if the last ones are dropped. The records that are
+// in the queues now may name them.
 void HelperPolicy::take_forgotten() {
-  if (!any_forgotten_.load(std::memory_order_acquire)) return;
-  const std::lock_guard lock(forgotten_mutex_);
-  gone_.insert(gone_.end(), forgotten_.begin(), forgotten_.end());
-  forgotten_.clear();
-  any_forgotten_.store(false, std::memory_order_relaxed);
+  if (!gone_.empty() || !any_forgotten_.load(std::memory_order_acquire)) return;
+  {
+    const std::lock_guard lock(forgotten_mutex_);
+    gone_.swap(forgotten_);
+    any_forgotten_.store(false, std::memory_order_relaxed);
+  }
+  const size_t count = communicator_count_.load(std::memory_order_acquire);
+  for (size_t i = 0; i < count; ++i) {
+    communicators_[i].load(std::memory_order_acquire)->queue.mark();
+  }
+}
+
+// Returns true if no record that was in a queue when take_forgotten() took names is still there.
+bool HelperPolicy::records_passed() const {
+  const size_t count = communicator_count_.load(std::memory_order_acquire);
+  for (size_t i = 0; i < count; ++i) {
+    if (!communicators_[i].load(std::memory_order_acquire)->queue.passed()) return false;
+  }
+  return true;
+}
+
+void HelperPolicy::drop(uint64_t region) {
+  if (const auto found = known_.find(region); found != known_.end()) {
+    dequeue(region, found->second);
+    known_.erase(found);
+  }
+  const size_t count = communicator_count_.load(std::memory_order_acquire);
+  for (size_t i = 0; i < count; ++i) {
+    communicators_[i].load(std::memory_order_acquire)->predictor->forget(region);
+  }
 }
 
 void HelperPolicy::drop_forgotten() {
-  const size_t count = communicator_count_.load(std::memory_order_acquire);
-  for (const uint64_t region : gone_) {
-    if (const auto found = known_.find(region); found != known_.end()) {
-      dequeue(region, found->second);
-      known_.erase(found);
-    }
-    for (size_t i = 0; i < count; ++i) {
-      communicators_[i].load(std::memory_order_acquire)->predictor->forget(region);
-    }
-  }
+  for (const uint64_t region : gone_) drop(region);
   forgotten_count_.fetch_sub(gone_.size(), std::memory_order_relaxed);
   gone_.clear();
 }
@@ -370,8 +365,11 @@ void HelperPolicy::dequeue(uint64_t region, Known& known) {
 }
 
 void HelperPolicy::note_registered(uint64_t region, Known& known) {
-  if (!known.registered) registered_.push_back(region);
   known.registered = true;
+  // The helper visits the list only with one of these options.
+  if (known.listed || (options_.give_up_after <= 0 && options_.look_interval.count() == 0)) return;
+  known.listed = true;
+  registered_.push_back(region);
 }
 
 void HelperPolicy::process_record(Communicator& from, const Record& record) {
@@ -435,17 +433,21 @@ void HelperPolicy::decide(uint64_t region, Known& known) {
     ++statistics_.kept;
     return;
   }
-  const bool done = control_->deregister_idle({region});
+  const DeregisterResult result = control_->deregister_idle({region});
   // If another use is in progress, its record will come.
-  if (!done) return;
+  if (result == DeregisterResult::kInUse) return;
+  if (result == DeregisterResult::kUnknown) return drop(region);
   known.registered = false;
   known.ahead = false;
   const int64_t after = control_->now();
-  deregister_cost_.add(known.bytes / kPage, after - now);
+  // The budget may have ended the registration. The next use needs one all the same.
+  const bool done = result == DeregisterResult::kDeregistered;
+  if (done) deregister_cost_.add(known.bytes / kPage, after - now);
   if (known.next.has_value()) {
     enqueue(region, known, *known.next);
     insert_cost_.add(waiting_.size(), control_->now() - after);
   }
+  if (!done) return;
   const std::lock_guard lock(statistics_mutex_);
   ++statistics_.deregistered;
 }
@@ -497,19 +499,25 @@ bool HelperPolicy::take_record() {
 // Registers the first item of the RQ if it is due.
 bool HelperPolicy::register_due() {
   if (waiting_.empty()) return false;
-  const auto [deadline, region] = *waiting_.begin();
+  const auto [due, region] = *waiting_.begin();
   Known& known = known_[region];
   const int64_t before = control_->now();
   // Items that are due soon after the one for which the helper woke cost no wake-up of their own.
   const int64_t batch = std::chrono::nanoseconds(options_.batch).count();
-  if (before + registration_delay(known.bytes) + batch < deadline) return false;
+  if (before + registration_delay(known.bytes) + batch < due) return false;
   dequeue(region, known);
-  const bool done = control_->register_ahead({region});
-  if (!done) return true;
-  register_cost_.add(known.bytes / kPage, control_->now() - before);
+  const RegisterAheadResult result = control_->register_ahead({region});
+  if (result == RegisterAheadResult::kRefused) return true;
+  if (result == RegisterAheadResult::kUnknown) {
+    drop(region);
+    return true;
+  }
   note_registered(region, known);
+  known.give_up = give_up_time(known, due);
+  // A use that was late has registered the region: no cost was measured.
+  if (result == RegisterAheadResult::kAlreadyRegistered) return true;
+  register_cost_.add(known.bytes / kPage, control_->now() - before);
   known.ahead = true;
-  known.give_up = give_up_time(known, deadline);
   const std::lock_guard lock(statistics_mutex_);
   ++statistics_.registered_ahead;
   return true;
@@ -521,32 +529,43 @@ void HelperPolicy::give_up_unused(int64_t time) {
     const auto found = known_.find(region);
     if (found == known_.end() || found->second.give_up > time) continue;
     found->second.give_up = INT64_MAX;
-    if (!control_->deregister_idle({region})) continue;
+    const DeregisterResult result = control_->deregister_idle({region});
+    if (result == DeregisterResult::kInUse) continue;
+    if (result == DeregisterResult::kUnknown) {
+      drop(region);
+      continue;
+    }
     found->second.registered = false;
     found->second.given_up = true;
+    if (result == DeregisterResult::kNotRegistered) continue;
     const std::lock_guard lock(statistics_mutex_);
     ++statistics_.given_up;
   }
 }
 
+// Takes the regions that are not registered any more out of the list.
+void HelperPolicy::compact_registered() {
+  std::erase_if(registered_, [this](uint64_t region) {
+    const auto found = known_.find(region);
+    if (found == known_.end()) return true;
+    found->second.listed = found->second.registered;
+    return !found->second.listed;
+  });
+}
+
 // Returns when to look at the DQ for the uses of registered memory.
-int64_t HelperPolicy::next_look(int64_t now) {
+int64_t HelperPolicy::next_look(int64_t now) const {
   const int64_t poll = now + std::chrono::nanoseconds(options_.poll_interval).count();
   if (options_.look_interval.count() == 0) return poll;
   const int64_t soonest = now + std::chrono::nanoseconds(options_.look_interval).count();
   int64_t look = INT64_MAX;
-  size_t still = 0;
   for (const uint64_t region : registered_) {
-    const auto found = known_.find(region);
-    if (found == known_.end() || !found->second.registered) continue;
-    registered_[still++] = region;
-    const Known& known = found->second;
+    const Known& known = known_.at(region);
     // A hot region stays registered after its next use, too.
     const bool soon =
         !known.hot && known.expected != INT64_MAX && known.expected > now - (poll - now);
     look = std::min(look, soon ? std::max(known.expected + kLookAfter, soonest) : poll);
   }
-  registered_.resize(still);
   return look == INT64_MAX ? poll : look;
 }
 
@@ -604,14 +623,17 @@ int64_t HelperPolicy::step() {
   }
   const bool worked = taken != 0;
   decide_all();
-  // After the records that were in the queues when take_forgotten() ran: these may name a forgotten
-  // region, and would make it known again.
-  if (taken != kMostRecordsPerStep) drop_forgotten();
+  // A record from before take_forgotten() may name a forgotten region, and would make it known
+  // again.
+  if (records_passed()) drop_forgotten();
   const int64_t now = control_->now();
   give_up_unused(now);
+  compact_registered();
   {
     const std::lock_guard lock(statistics_mutex_);
     ++statistics_.steps;
+    statistics_.known = known_.size();
+    statistics_.listed = registered_.size();
   }
   if (taken == kMostRecordsPerStep) return due_ = now;
   if (worked || control_->registered_bytes() != 0) {
@@ -653,6 +675,7 @@ HelperStatistics HelperPolicy::statistics() const {
     result = statistics_;
   }
   result.forgotten = forgotten_count_.load(std::memory_order_relaxed);
+  result.queue_searches = queue_searches_.load(std::memory_order_relaxed);
   result.runs = granted_.load(std::memory_order_relaxed);
   result.wake_delay = wake_delay_.load(std::memory_order_relaxed);
   return result;

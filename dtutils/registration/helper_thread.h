@@ -8,7 +8,8 @@
 //
 // A communicating thread stores one record for each use, after the transfer, in a ring of its own
 // (the deregistration queue, DQ): region, time, return addresses. Storing a record takes no lock
-// and never waits, except for a thread's first one. (The look-up before the transfer may take the
+// and never waits, except for a thread's first one of a policy (or if a thread alternates between
+// more than four policies). (The look-up before the transfer may take the
 // cache's lock: RegistrationCache::acquire().) If the ring is full, the oldest record is
 // overwritten: its region stays registered until a later use, or until the budget of the cache ends
 // the registration.
@@ -42,30 +43,12 @@
 #include <vector>
 
 #include "dtutils/export.h"
+#include "dtutils/registration/cost_model.h"
 #include "dtutils/registration/period_predictor.h"
 #include "dtutils/registration/policy.h"
 #include "dtutils/wait.h"
 
 namespace cariama {
-
-// The cost of an operation on p pages, a * p + b, fitted by linear regression in which older
-// samples fade (the last 64 count most). Not thread-safe.
-class CARIAMA_DTUTILS_EXPORT CostModel {
- public:
-  // The initial line, in ns.
-  CostModel(double per_page, double base);
-  void add(uint64_t pages, int64_t nanoseconds);
-  // Never negative.
-  [[nodiscard]] int64_t predict(uint64_t pages) const;
-  // The largest cost to be expected: the line plus an upper bound of the recent deviations from it,
-  // which rises with each larger deviation and falls slowly.
-  [[nodiscard]] int64_t predict_most(uint64_t pages) const;
-
- private:
-  double weight_, x_, y_, xx_, xy_;
-  double per_page_, base_;
-  double deviation_ = 0;
-};
 
 struct CARIAMA_DTUTILS_EXPORT HelperOptions {
   PredictorKind predictor_kind = PredictorKind::kContext;
@@ -123,9 +106,14 @@ struct HelperStatistics {
   uint64_t deregistered = 0;
   uint64_t kept = 0;  // the next use was too near
   uint64_t registered_ahead = 0;
-  uint64_t given_up = 0;        // registered ahead and not used
-  bool runs = true;             // now: the board grants this helper a core
-  uint64_t forgotten = 0;       // now: regions that the cache has forgotten, the helper not yet
+  uint64_t given_up = 0;   // registered ahead and not used
+  bool runs = true;        // now: the board grants this helper a core
+  uint64_t forgotten = 0;  // now: regions that the cache has forgotten, the helper not yet
+  uint64_t known = 0;      // now: regions of which the helper has a state
+  uint64_t listed = 0;     // now: of these, those that the helper visits in each step
+  // Uses whose thread took a lock to find its DQ, since the policy exists: one of each thread, more
+  // if the thread alternates between more than four policies.
+  uint64_t queue_searches = 0;
   int64_t cpu_nanoseconds = 0;  // of the helper's thread
   int64_t wake_delay = 0;       // by which the helper wakes late, ns
   PredictionErrors errors;
@@ -169,7 +157,8 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
     int64_t last_use = 0;
     std::optional<int64_t> next;   // the predicted deadline
     int64_t expected = INT64_MAX;  // the most likely time of the next use
-    bool registered = false;       // as far as the helper knows; it is then in registered_
+    bool registered = false;       // as far as the helper knows
+    bool listed = false;           // it is in registered_
     bool undecided = false;        // it is in undecided_
     bool ahead = false;            // registered ahead, and not used yet
     bool given_up = false;         // it was not used when predicted; waits for its next use
@@ -181,6 +170,8 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
   void run();
   void clear();
   void take_forgotten();
+  [[nodiscard]] bool records_passed() const;
+  void drop(uint64_t region);
   void drop_forgotten();
   void discard_records();
   void leave_registered();
@@ -192,7 +183,8 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
   void decide_all();
   void note_registered(uint64_t region, Known& known);
   void note_wake_delay(int64_t now);
-  [[nodiscard]] int64_t next_look(int64_t now);
+  void compact_registered();
+  [[nodiscard]] int64_t next_look(int64_t now) const;
   [[nodiscard]] bool register_due();
   void give_up_unused(int64_t time);
   [[nodiscard]] int64_t give_up_time(const Known& known, int64_t deadline) const;
@@ -221,12 +213,14 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
   std::vector<uint64_t> gone_;  // taken from forgotten_; of the helper
   std::atomic<bool> any_forgotten_{false};
   std::atomic<uint64_t> forgotten_count_{0};  // in forgotten_ and gone_
+  std::atomic<uint64_t> queue_searches_{0};
 
   // Owned by the thread that calls step().
   std::unordered_map<uint64_t, Known> known_;
-  Waiting waiting_;                   // the RQ: by deadline
-  std::vector<uint64_t> undecided_;   // their records were taken from the DQ
-  std::vector<uint64_t> registered_;  // may contain regions that are not registered any more
+  Waiting waiting_;                  // the RQ: by deadline
+  std::vector<uint64_t> undecided_;  // their records were taken from the DQ
+  // The registered regions, if options_ need the list; compacted at the end of each step.
+  std::vector<uint64_t> registered_;
   CostModel register_cost_;
   CostModel deregister_cost_;
   CostModel insert_cost_;   // t_insert and t_update, by length of the RQ

@@ -19,6 +19,7 @@
 #include "dtutils/error.h"
 #include "dtutils/file_descriptor.h"
 #include "dtutils/internal/byte_size.h"
+#include "dtutils/internal/mapping_monitor.h"
 #include "dtutils/internal/memory_limits.h"
 #include "dtutils/internal/read_through.h"
 
@@ -28,18 +29,6 @@ namespace {
 
 constexpr size_t kMostOfOneSlot = internal::kGiB;  // the kernel's limit of one fixed buffer
 constexpr size_t kMostRead = 64 * internal::kKiB;
-
-// Returns true if every page of the range is mapped. The residency that mincore(2) also reports is
-// ignored.
-bool is_mapped(std::byte* address, size_t bytes) {
-  std::array<unsigned char, 1024> residency;
-  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  for (size_t done = 0; done < bytes; done += residency.size() * page) {
-    const size_t part = std::min(bytes - done, residency.size() * page);
-    if (mincore(address + done, part, residency.data()) != 0 && errno == ENOMEM) return false;
-  }
-  return true;
-}
 
 absl::Status not_mapped(const std::byte* address, size_t bytes) {
   const auto start = reinterpret_cast<uintptr_t>(address);
@@ -57,7 +46,8 @@ DomainPinner::DomainPinner(std::shared_ptr<ProtectionDomain> domain, Access acce
 
 absl::StatusOr<std::shared_ptr<MemoryRegion>> DomainPinner::pin(std::byte* address, size_t bytes) {
   // A device that pins the memory finds out by itself.
-  if (!domain_->pins_memory() && !is_mapped(address, bytes)) return not_mapped(address, bytes);
+  if (!domain_->pins_memory() && !internal::is_mapped(address, bytes))
+    return not_mapped(address, bytes);
   const MemorySource source{.address = address, .length = bytes};
   auto region = domain_->register_memory(source, access_);
   if (region.ok() || !read_only_access_.has_value() || absl::IsResourceExhausted(region.status())) {
@@ -208,7 +198,7 @@ absl::StatusOr<std::shared_ptr<MemoryRegion>> IoUringPinner::pin(std::byte* addr
     return make_errno_error(-error, ErrorScope::kProcess,
                             "pinning " + internal::format_bytes(bytes));
   }
-  if (!is_mapped(address, bytes)) return not_mapped(address, bytes);
+  if (!internal::is_mapped(address, bytes)) return not_mapped(address, bytes);
   return std::make_shared<IoUringRegion>(state_, source, std::vector<uint32_t>{});
 }
 

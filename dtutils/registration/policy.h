@@ -59,16 +59,30 @@ struct RegionUse {
   CallStack stack{};             // if the policy records_uses()
 };
 
+enum class RegisterAheadResult : uint8_t {
+  kRegistered,         // by this call
+  kAlreadyRegistered,  // by a use that came before, or by the policy
+  // The memory was unmapped, the budget is full of memory in use, the kernel refuses the memory, or
+  // another thread registers or deregisters the region now.
+  kRefused,
+  kUnknown,  // the cache has forgotten the region; the name is not used again
+};
+
+enum class DeregisterResult : uint8_t {
+  kDeregistered,  // by this call
+  kInUse,
+  kNotRegistered,  // the budget ended the registration, for example; or a thread registers it now
+  kUnknown,        // the cache has forgotten the region; the name is not used again
+};
+
 // The interface by which a policy changes the registrations of its cache. Thread-safe.
 class CARIAMA_DTUTILS_EXPORT RegionControl {
  public:
   virtual ~RegionControl() = default;
-  // Registers a known region that is not registered. Blocks for the system call. Returns false if
-  // that is impossible: the memory was unmapped, the budget is full of memory in use, or the kernel
-  // refuses it.
-  virtual bool register_ahead(RegionName region) = 0;
-  // Deregisters a region. Returns false if it is in use or not registered.
-  virtual bool deregister_idle(RegionName region) = 0;
+  // Registers a known region that is not registered. Blocks for the system call.
+  [[nodiscard]] virtual RegisterAheadResult register_ahead(RegionName region) = 0;
+  // Deregisters a region that is not in use. Blocks for the system call.
+  [[nodiscard]] virtual DeregisterResult deregister_idle(RegionName region) = 0;
   // Return the bytes that are registered now, and the budget in bytes.
   [[nodiscard]] virtual uint64_t registered_bytes() const = 0;
   [[nodiscard]] virtual uint64_t max_bytes() const = 0;

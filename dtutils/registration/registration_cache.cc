@@ -38,13 +38,12 @@ uintptr_t page_bytes() {
   return bytes;
 }
 
-// The default of max_bytes.
-uint64_t default_budget(const Pinner& pinner) {
-  if (pinner.counts_against_memlock()) {
-    const MemoryLockLimit limit = query_memory_lock_limit();
-    if (limit.soft_bytes != kUnlimited && !limit.may_exceed) return limit.soft_bytes / 10 * 8;
-  }
-  return static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * page_bytes() / 4;
+// Returns RLIMIT_MEMLOCK in bytes if it limits the memory of the pinner.
+std::optional<uint64_t> memlock_limit(const Pinner& pinner) {
+  if (!pinner.counts_against_memlock()) return std::nullopt;
+  const MemoryLockLimit limit = query_memory_lock_limit();
+  if (limit.soft_bytes == kUnlimited || limit.may_exceed) return std::nullopt;
+  return limit.soft_bytes;
 }
 
 }  // namespace
@@ -66,12 +65,13 @@ struct RegistrationCache::Entry {
   [[nodiscard]] uint64_t version() const {
     return version_of(word.load(std::memory_order_relaxed));
   }
+  [[nodiscard]] bool is_registered() const {
+    return (word.load(std::memory_order_acquire) & kRegistered) != 0;
+  }
   [[nodiscard]] uint64_t bytes() const {
     return end.load(std::memory_order_relaxed) - start.load(std::memory_order_relaxed);
   }
 };
-
-RegistrationUse::RegistrationUse(RegistrationUse&& other) noexcept { *this = std::move(other); }
 
 RegistrationUse& RegistrationUse::operator=(RegistrationUse&& other) noexcept {
   if (this == &other) return *this;
@@ -97,7 +97,14 @@ absl::StatusOr<std::unique_ptr<RegistrationCache>> RegistrationCache::create(
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
                       "a registration cache without a pinner", "pass a DomainPinner");
   }
-  if (options.max_bytes == 0) options.max_bytes = default_budget(*pinner);
+  bool follows_memlock = false;
+  if (options.max_bytes == 0) {
+    const std::optional<uint64_t> memlock = memlock_limit(*pinner);
+    follows_memlock = memlock.has_value();
+    options.max_bytes = memlock.has_value()
+                            ? *memlock / 10 * 8
+                            : static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * page_bytes() / 4;
+  }
   if (options.policy == nullptr) options.policy = make_registration_policy("lru").value();
   std::unique_ptr<RegistrationCache> cache(
       new RegistrationCache(std::move(pinner), std::move(options)));
@@ -105,6 +112,7 @@ absl::StatusOr<std::unique_ptr<RegistrationCache>> RegistrationCache::create(
     return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
                       "no page can be mapped that is cleared at fork");
   }
+  cache->follows_memlock_ = follows_memlock;
   cache->attached_ = cache->options_.policy->take();
   if (!cache->attached_) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
@@ -238,6 +246,27 @@ absl::StatusOr<RegistrationUse> RegistrationCache::acquire(const void* address, 
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
                       "registering a null, empty or impossible range", "pass mapped memory");
   }
+  std::string unwatched;
+  auto made =
+      find_or_register(address, bytes, time, context, __builtin_frame_address(0), unwatched);
+  // Without the lock: the sink may call the cache. A range that is not mapped has another error.
+  if (!unwatched.empty() && made.ok()) {
+    report_once("registration.unwatched",
+                "some registered memory cannot be watched, so it is registered anew for each "
+                "transfer",
+                unwatched);
+  }
+  return made;
+}
+
+// acquire() with the lock. `unwatched`: receives the reason if the memory cannot be watched.
+absl::StatusOr<RegistrationUse> RegistrationCache::find_or_register(const void* address,
+                                                                    size_t bytes, int64_t time,
+                                                                    const UseContext& context,
+                                                                    const void* frame,
+                                                                    std::string& unwatched) {
+  const auto from = reinterpret_cast<uintptr_t>(address);
+  const uintptr_t page = page_bytes();
   const uintptr_t start = from / page * page;
   const uintptr_t end = internal::round_up(from + bytes, page);
   bool waited = false;
@@ -250,7 +279,7 @@ absl::StatusOr<RegistrationUse> RegistrationCache::acquire(const void* address, 
         entry != nullptr && hold(*entry, start, end)) {
       hint(from).store(entry, std::memory_order_release);
       if (waited) ++statistics_.misses;
-      RegistrationUse made = begin(*entry, !waited, time, context, __builtin_frame_address(0));
+      RegistrationUse made = begin(*entry, !waited, time, context, frame);
       record(made, address, bytes);
       return made;
     }
@@ -260,12 +289,10 @@ absl::StatusOr<RegistrationUse> RegistrationCache::acquire(const void* address, 
       changed_.wait(lock);
       continue;
     }
-    if (entry != nullptr && (entry->word.load(std::memory_order_acquire) & kRegistered) != 0) {
-      continue;
-    }
+    if (entry != nullptr && entry->is_registered()) continue;
     if (entry == nullptr) {
       if (replace_contained(lock, start, end)) continue;
-      entry = add(start, end);
+      entry = add(start, end, unwatched);
     }
     const bool longer = entry->bytes() > end - start;
     absl::Status pinned = pin(lock, *entry, 1);
@@ -274,7 +301,7 @@ absl::StatusOr<RegistrationUse> RegistrationCache::acquire(const void* address, 
     if (!pinned.ok()) return pinned;
     ++statistics_.misses;
     hint(from).store(entry, std::memory_order_release);
-    RegistrationUse made = begin(*entry, false, time, context, __builtin_frame_address(0));
+    RegistrationUse made = begin(*entry, false, time, context, frame);
     record(made, address, bytes);
     return made;
   }
@@ -336,7 +363,7 @@ RegistrationCache::Entry* RegistrationCache::find(uintptr_t start, uintptr_t end
           (longest == nullptr || entry->bytes() > longest->bytes())) {
         longest = entry;
       }
-    } else if ((entry->word.load(std::memory_order_acquire) & kRegistered) != 0) {
+    } else if (entry->is_registered()) {
       return entry;
     }
   }
@@ -362,7 +389,8 @@ bool RegistrationCache::replace_contained(Lock& lock, uintptr_t start, uintptr_t
 }
 
 // Adds a range that is not registered: to the known ranges, if its memory can be watched.
-RegistrationCache::Entry* RegistrationCache::add(uintptr_t start, uintptr_t end) {
+RegistrationCache::Entry* RegistrationCache::add(uintptr_t start, uintptr_t end,
+                                                 std::string& unwatched) {
   trim_known();
   Entry* entry = nullptr;
   if (unused_.empty()) {
@@ -383,10 +411,7 @@ RegistrationCache::Entry* RegistrationCache::add(uintptr_t start, uintptr_t end)
       entry->watch = *watch;
     } else {
       stays = false;
-      report_once("registration.unwatched",
-                  "some registered memory cannot be watched, so it is registered anew for each "
-                  "transfer",
-                  std::string(watch.status().message()));
+      unwatched = std::string(watch.status().message());
     }
   }
   if (!stays) {
@@ -439,9 +464,13 @@ absl::Status RegistrationCache::pin(Lock& lock, Entry& entry, uint32_t uses) {
     // Release: pairs with the acquire in hold(). No other thread changes a busy entry's word
     // without the lock.
     entry.word.store(((word & ~kBusy) | kRegistered) + uses, std::memory_order_release);
-    // If the range was forgotten meanwhile and has no use, no later call would end its
-    // registration.
-    if (uses == 0) finish_if_invalidated(lock, entry);
+    if (uses == 0) {
+      // Memory that is registered ahead is used next: it must not be the first one that is evicted.
+      entry.last_use.store(options_.clock(), std::memory_order_relaxed);
+      // If the range was forgotten meanwhile and has no use, no later call would end its
+      // registration.
+      if ((word & kInvalidated) != 0) finish_detached(lock, entry, version_of(word));
+    }
   } else {
     const uint64_t version = entry.version();
     entry.word.fetch_and(~kBusy, std::memory_order_acq_rel);
@@ -452,11 +481,6 @@ absl::Status RegistrationCache::pin(Lock& lock, Entry& entry, uint32_t uses) {
   }
   changed_.notify_all();
   return status;
-}
-
-void RegistrationCache::finish_if_invalidated(Lock& lock, Entry& entry) {
-  const uint64_t word = entry.word.load(std::memory_order_relaxed);
-  if ((word & kInvalidated) != 0) finish_detached(lock, entry, version_of(word));
 }
 
 // Waits for a thread that deregisters or, if the memory is about to be used, for one that registers
@@ -474,13 +498,9 @@ absl::Status RegistrationCache::reserve(Lock& lock, uint64_t bytes, uint32_t use
     if (bytes <= options_.max_bytes && options_.policy->evicts() && evict_one(lock)) continue;
     if (await_room(lock, uses)) continue;
     if (statistics_.registered_bytes + bytes > options_.max_bytes) {
-      return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
-                        "registering " + internal::format_bytes(bytes) + ": the budget is " +
-                            internal::format_bytes(options_.max_bytes) + ", " +
-                            internal::format_bytes(statistics_.registered_bytes) +
-                            (options_.policy->evicts() ? " are in use" : " stay registered"),
-                        "raise RegistrationOptions::max_bytes to at least " +
-                            internal::format_bytes(statistics_.registered_bytes + bytes));
+      return internal::explain_full_budget({options_.max_bytes, statistics_.registered_bytes,
+                                            follows_memlock_, options_.policy->evicts()},
+                                           bytes);
     }
     return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
                       "all " + std::to_string(options_.max_regions) + " regions are in use",
@@ -490,17 +510,24 @@ absl::Status RegistrationCache::reserve(Lock& lock, uint64_t bytes, uint32_t use
   return absl::OkStatus();
 }
 
-// Deregisters the idle region that was used least recently. Returns false if there is none.
-bool RegistrationCache::evict_one(Lock& lock) {
+// Returns the known entry that was used least recently, of those whose word has the bits `bits` in
+// `mask`, or nullptr.
+RegistrationCache::Entry* RegistrationCache::least_recently_used(uint64_t mask,
+                                                                 uint64_t bits) const {
   Entry* oldest = nullptr;
   for (const auto& [start, entry] : index_) {
-    const uint64_t word = entry->word.load(std::memory_order_acquire);
-    if ((word & kRegistered) == 0 || (word & kUses) != 0) continue;
+    if ((entry->word.load(std::memory_order_acquire) & mask) != bits) continue;
     if (oldest == nullptr || entry->last_use.load(std::memory_order_relaxed) <
                                  oldest->last_use.load(std::memory_order_relaxed)) {
       oldest = entry;
     }
   }
+  return oldest;
+}
+
+// Deregisters the idle region that was used least recently. Returns false if there is none.
+bool RegistrationCache::evict_one(Lock& lock) {
+  Entry* const oldest = least_recently_used(kRegistered | kUses, kRegistered);
   if (oldest == nullptr) return false;
   if (unpin(lock, *oldest, oldest->version())) ++statistics_.evictions;
   return true;  // if another thread has begun to use it, the caller looks again
@@ -509,15 +536,7 @@ bool RegistrationCache::evict_one(Lock& lock) {
 // Forgets the range that was used least recently, if too many are known that are not registered.
 void RegistrationCache::trim_known() {
   if (index_.size() < options_.max_idle_ranges + statistics_.registered_regions) return;
-  Entry* oldest = nullptr;
-  for (const auto& [start, entry] : index_) {
-    const uint64_t word = entry->word.load(std::memory_order_acquire);
-    if ((word & (kRegistered | kBusy)) != 0) continue;
-    if (oldest == nullptr || entry->last_use.load(std::memory_order_relaxed) <
-                                 oldest->last_use.load(std::memory_order_relaxed)) {
-      oldest = entry;
-    }
-  }
+  Entry* const oldest = least_recently_used(kRegistered | kBusy, 0);
   if (oldest == nullptr) return;
   detach(*oldest);
   recycle(*oldest);
@@ -598,39 +617,52 @@ RegistrationCache::Entry* RegistrationCache::named(RegionName region) const {
   return entry->known && entry->version() == region.value >> 32 ? entry : nullptr;
 }
 
-bool RegistrationCache::register_ahead(RegionName region) {
+RegisterAheadResult RegistrationCache::register_ahead(RegionName region) {
   Lock lock(mutex_);
   if (monitor_ != nullptr) sweep(lock);
   Entry* const entry = named(region);
-  if (entry == nullptr) return false;
+  if (entry == nullptr) return RegisterAheadResult::kUnknown;
   const uint64_t word = entry->word.load(std::memory_order_acquire);
-  if ((word & kBusy) != 0) return false;
-  if ((word & kRegistered) != 0) return true;
-  if (!pin(lock, *entry, 0).ok()) return false;
+  if ((word & kBusy) != 0) return RegisterAheadResult::kRefused;
+  if ((word & kRegistered) != 0) return RegisterAheadResult::kAlreadyRegistered;
+  if (!pin(lock, *entry, 0).ok()) return RegisterAheadResult::kRefused;
   ++statistics_.registered_ahead;
-  return true;
+  return RegisterAheadResult::kRegistered;
 }
 
-bool RegistrationCache::deregister_idle(RegionName region) {
+DeregisterResult RegistrationCache::deregister_idle(RegionName region) {
   Lock lock(mutex_);
   Entry* const entry = named(region);
-  return entry != nullptr && unpin(lock, *entry, region.value >> 32);
+  if (entry == nullptr) return DeregisterResult::kUnknown;
+  if (unpin(lock, *entry, region.value >> 32)) return DeregisterResult::kDeregistered;
+  // unpin() has not released the lock, so the entry is still that of the region.
+  return entry->is_registered() ? DeregisterResult::kInUse : DeregisterResult::kNotRegistered;
 }
 
 uint64_t RegistrationCache::registered_bytes() const {
   return registered_.load(std::memory_order_relaxed);
 }
 
-size_t RegistrationCache::forget(const void* address, size_t bytes) {
+// Returns the known entries that overlap the range.
+std::vector<RegistrationCache::Entry*> RegistrationCache::entries_in(const void* address,
+                                                                     size_t bytes) const {
   const auto start = reinterpret_cast<uintptr_t>(address);
+  const uintptr_t end = start + std::min(bytes, UINTPTR_MAX - start);
+  std::vector<Entry*> found;
+  for (const auto& [from, entry] : index_) {
+    if (from >= end) break;
+    if (entry->end.load(std::memory_order_relaxed) > start) found.push_back(entry);
+  }
+  return found;
+}
+
+size_t RegistrationCache::forget(const void* address, size_t bytes) {
   Lock lock(mutex_);
   std::vector<std::pair<Entry*, uint64_t>> hit;
   size_t registered = 0;
-  for (const auto& [from, entry] : index_) {
-    if (from >= start + bytes) break;
-    if (entry->end.load(std::memory_order_relaxed) <= start) continue;
+  for (Entry* const entry : entries_in(address, bytes)) {
     hit.emplace_back(entry, entry->version());
-    if ((entry->word.load(std::memory_order_relaxed) & kRegistered) != 0) ++registered;
+    registered += entry->is_registered() ? 1 : 0;
   }
   for (const auto& [entry, version] : hit) detach(*entry);
   statistics_.invalidations += hit.size();
@@ -639,17 +671,10 @@ size_t RegistrationCache::forget(const void* address, size_t bytes) {
 }
 
 size_t RegistrationCache::overlapping(const void* address, size_t bytes) const {
-  const auto start = reinterpret_cast<uintptr_t>(address);
   const Lock lock(mutex_);
-  size_t count = 0;
-  for (const auto& [from, entry] : index_) {
-    if (from >= start + bytes) break;
-    if (entry->end.load(std::memory_order_relaxed) > start &&
-        (entry->word.load(std::memory_order_relaxed) & kRegistered) != 0) {
-      ++count;
-    }
-  }
-  return count;
+  const std::vector<Entry*> found = entries_in(address, bytes);
+  return static_cast<size_t>(std::count_if(
+      found.begin(), found.end(), [](const Entry* entry) { return entry->is_registered(); }));
 }
 
 uint64_t RegistrationCache::deregister_all_idle() {
@@ -670,31 +695,6 @@ RegistrationStatistics RegistrationCache::statistics() const {
                          static_cast<double>(options_.clock() - last_change_) * 1e-9;
   for (const auto& entry : entries_) result.hits += entry->hits.load(std::memory_order_relaxed);
   return result;
-}
-
-ChunkedRegistration::ChunkedRegistration(RegistrationCache& cache, const void* address,
-                                         size_t bytes, size_t piece_bytes,
-                                         const UseContext& context)
-    : cache_(cache),
-      position_(static_cast<const std::byte*>(address)),
-      end_(position_ + bytes),
-      piece_bytes_(piece_bytes == 0 ? bytes : piece_bytes),
-      stack_(context.stack == nullptr ? std::optional<CallStack>{} : *context.stack),
-      next_use_(context.next_use) {}
-
-absl::StatusOr<ChunkedRegistration::Piece> ChunkedRegistration::next() {
-  const size_t bytes = std::min(static_cast<size_t>(end_ - position_), piece_bytes_);
-  // The older use ends first, so that never more than two pieces are registered.
-  held_[0].release();
-  held_[0] = std::move(held_[1]);
-  const bool transient = begun_++ >= held_.size() && cache_.policy().records_uses();
-  auto acquired = cache_.acquire(position_, bytes,
-                                 {stack_.has_value() ? &*stack_ : nullptr, next_use_, transient});
-  if (!acquired.ok()) return acquired.status();
-  held_[1] = *std::move(acquired);
-  const Piece piece{&held_[1].region(), position_, bytes, held_[1].was_hit()};
-  position_ += bytes;
-  return piece;
 }
 
 }  // namespace cariama

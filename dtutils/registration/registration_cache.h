@@ -24,8 +24,9 @@
 // addresses before it raises the event and lets munmap() or mremap() return. If another thread maps
 // memory at these addresses in between, and acquires it, that acquire() may return the registration
 // of the old pages. Where one thread unmaps registered memory (free() of a large block does, too)
-// while others map memory, call forget() before. The kernel raises no event for shmdt(2), and for
-// fallocate(2) with FALLOC_FL_PUNCH_HOLE on a memfd: call forget() before them.
+// while others map memory, call forget() before. The kernel raises no event for shmdt(2), for
+// fallocate(2) with FALLOC_FL_PUNCH_HOLE on a memfd, for ftruncate(2) that shrinks a memfd, and for
+// madvise(MADV_GUARD_INSTALL): call forget() before them.
 // Memory that cannot be watched (backed by a file on disk, or where the system refuses userfaultfd)
 // is registered at each use and never stays registered; one diagnostic message reports this.
 //
@@ -53,6 +54,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -137,7 +139,7 @@ struct UseContext {
 class CARIAMA_DTUTILS_EXPORT RegistrationUse {
  public:
   RegistrationUse() = default;
-  RegistrationUse(RegistrationUse&& other) noexcept;
+  RegistrationUse(RegistrationUse&& other) noexcept { *this = std::move(other); }
   RegistrationUse& operator=(RegistrationUse&& other) noexcept;
   ~RegistrationUse() { release(); }
 
@@ -207,8 +209,8 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   RegistrationCache(std::shared_ptr<Pinner> pinner, RegistrationOptions options);
 
   // RegionControl
-  bool register_ahead(RegionName region) override;
-  bool deregister_idle(RegionName region) override;
+  [[nodiscard]] RegisterAheadResult register_ahead(RegionName region) override;
+  [[nodiscard]] DeregisterResult deregister_idle(RegionName region) override;
   [[nodiscard]] uint64_t registered_bytes() const override;
   [[nodiscard]] uint64_t max_bytes() const override { return options_.max_bytes; }
   [[nodiscard]] int64_t now() const override { return options_.clock(); }
@@ -219,23 +221,29 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   // `frame` is that of acquire(): the call stack must not depend on whether the use is a hit.
   [[nodiscard]] RegistrationUse begin(Entry& entry, bool hit, int64_t time,
                                       const UseContext& context, const void* frame);
+  [[nodiscard]] absl::StatusOr<RegistrationUse> find_or_register(const void* address, size_t bytes,
+                                                                 int64_t time,
+                                                                 const UseContext& context,
+                                                                 const void* frame,
+                                                                 std::string& unwatched);
   void record(RegistrationUse& made, const void* address, size_t bytes) const;
   void end(Entry& entry, const RegistrationUse& use);
   void catch_up();
   void sweep(Lock& lock);
   [[nodiscard]] Entry* find(uintptr_t start, uintptr_t end, bool known) const;
   [[nodiscard]] bool replace_contained(Lock& lock, uintptr_t start, uintptr_t end);
+  [[nodiscard]] std::vector<Entry*> entries_in(const void* address, size_t bytes) const;
   [[nodiscard]] Entry* named(RegionName region) const;
-  [[nodiscard]] Entry* add(uintptr_t start, uintptr_t end);
+  [[nodiscard]] Entry* add(uintptr_t start, uintptr_t end, std::string& unwatched);
   [[nodiscard]] absl::Status pin(Lock& lock, Entry& entry, uint32_t uses);
   [[nodiscard]] absl::Status reserve(Lock& lock, uint64_t bytes, uint32_t uses);
   [[nodiscard]] bool await_room(Lock& lock, uint32_t uses);
+  [[nodiscard]] Entry* least_recently_used(uint64_t mask, uint64_t bits) const;
   [[nodiscard]] bool evict_one(Lock& lock);
   void trim_known();
   [[nodiscard]] bool unpin(Lock& lock, Entry& entry, uint64_t version);
   void detach(Entry& entry);
   void finish_detached(Lock& lock, Entry& entry, uint64_t version);
-  void finish_if_invalidated(Lock& lock, Entry& entry);
   void recycle(Entry& entry);
   void account(int64_t bytes, int regions);
 
@@ -247,6 +255,7 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   bool attached_ = false;                         // the policy decides for this cache
   bool stays_ = true;                             // registrations may outlive their use
   bool records_uses_ = false;
+  bool follows_memlock_ = false;  // max_bytes is the default, a part of RLIMIT_MEMLOCK
   std::atomic<uint64_t> seen_sequence_{0};
   // Entries by the hash of an address, which acquire() reads without a lock. A slot may name an
   // entry of another range; hold() checks this.

@@ -143,6 +143,45 @@ TEST_P(UserMemoryContract, RegistersInPiecesIfThePolicySaysSo) {
   EXPECT_LE(now.peak_bytes, (size_t{2} << 20) + 2 * 4096);
 }
 
+// The helper registers the first two pieces ahead. The others are registered for their transfer
+// alone.
+TEST_P(UserMemoryContract, TwoPiecesOfALongMessageStayRegisteredWithAHelper) {
+  constexpr size_t kPiece = size_t{1} << 20;
+  constexpr size_t kSlack = 2 * 4096;  // two pieces that do not begin at a page
+  virtual_time = 0;
+  HelperOptions options = HelperOptions::improved();
+  options.piece_from = 0;
+  options.own_thread = false;
+  const auto helper = std::make_shared<HelperPolicy>(options);
+  const TransmitLine line = make_line([helper] {
+    RegistrationOptions cache;
+    cache.max_bytes = size_t{1} << 28;
+    cache.policy = helper;
+    cache.clock = [] { return virtual_time.load(); };
+    return cache;
+  });
+  if (!must(user_->cache())->watches()) {
+    GTEST_SKIP() << "without userfaultfd no registration outlives its use";
+  }
+  Transmitter transmitter = must(Transmitter::create(*line.near));
+  const Bytes data = pattern(9, 4 * kPiece);
+  testing::Buffer there(*far_domain_, data.size());
+  for (int round = 0; round < 4; ++round) {
+    there.clear();
+    Synchronizer written;
+    must(transmitter.write(std::span(data), there.locator(), written));
+    ASSERT_EQ(transmitter.wait(written, soon()), absl::OkStatus());
+    EXPECT_TRUE(testing::holds(there, 0, data));
+    EXPECT_GE(statistics().registered_bytes, 2 * kPiece) << "the helper has not run yet";
+    EXPECT_LE(statistics().registered_bytes, 2 * kPiece + kSlack);
+    virtual_time += 20'000'000;
+    while (helper->step() <= virtual_time) {
+    }
+  }
+  EXPECT_EQ(statistics().registrations, statistics().misses + statistics().registered_ahead);
+  EXPECT_LE(statistics().peak_bytes, 4 * (kPiece + 4096));
+}
+
 TEST_P(UserMemoryContract, ReadOnlyMemoryCanBeWrittenFrom) {
   const TransmitLine line = make_line("lru");
   Transmitter transmitter = must(Transmitter::create(*line.near));

@@ -15,6 +15,7 @@
 #include "dtutils/registration/registration_cache.h"
 #include "dtutils/wait.h"
 #include "tests/dtutils/registration/pinning_domain.h"
+#include "tests/dtutils/registration/virtual_cache.h"
 
 namespace cariama {
 namespace {
@@ -23,58 +24,11 @@ using ::cariama::testing::CountingPinner;
 using ::cariama::testing::kTestPage;
 using ::cariama::testing::MappedPages;
 
-constexpr int64_t kMicrosecond = 1000;
-constexpr int64_t kMillisecond = 1'000'000;
-
-std::atomic<int64_t> virtual_time{0};
-int64_t virtual_clock() { return virtual_time.load(); }
-
-// A cache with a virtual clock, and its helper, if the policy is one. Registering takes 54 ns for
-// each page and 2 µs, deregistering a third of it.
-class VirtualCache {
- public:
-  explicit VirtualCache(std::shared_ptr<RegistrationPolicy> policy,
-                        uint64_t max_bytes = uint64_t{1} << 40, HelperPlace place = {})
-      : helper_(std::dynamic_pointer_cast<HelperPolicy>(policy)) {
-    virtual_time = 0;
-    auto pinner = std::make_shared<CountingPinner>();
-    counts = pinner->counts;
-    const auto cost = [](size_t bytes) { return static_cast<int64_t>(bytes / kTestPage) * 54; };
-    counts->on_pin = [cost](size_t bytes) { virtual_time += 2 * kMicrosecond + cost(bytes); };
-    counts->on_unpin = [cost](size_t bytes) { virtual_time += kMicrosecond + cost(bytes) / 3; };
-    RegistrationOptions options;
-    options.clock = virtual_clock;
-    options.policy = std::move(policy);
-    options.max_bytes = max_bytes;
-    options.place = std::move(place);
-    cache = RegistrationCache::create(pinner, options).value();
-  }
-  ~VirtualCache() {
-    counts->on_pin = nullptr;
-    counts->on_unpin = nullptr;
-  }
-
-  // Lets the helper work until `time`.
-  void run_until(int64_t time) {
-    while (helper_ != nullptr && due_ <= time) {
-      virtual_time = std::max(virtual_time.load(), due_);
-      due_ = helper_->step();
-    }
-    virtual_time = std::max(virtual_time.load(), time);
-  }
-
-  std::shared_ptr<CountingPinner::Counts> counts;
-  std::unique_ptr<RegistrationCache> cache;
-
- private:
-  std::shared_ptr<HelperPolicy> helper_;
-  int64_t due_ = 0;
-};
-
-std::shared_ptr<HelperPolicy> stepped_helper(HelperOptions options = {}) {
-  options.own_thread = false;
-  return std::make_shared<HelperPolicy>(options);
-}
+using ::cariama::testing::kMicrosecond;
+using ::cariama::testing::kMillisecond;
+using ::cariama::testing::stepped_helper;
+using ::cariama::testing::virtual_time;
+using ::cariama::testing::VirtualCache;
 
 // One message of a trace.
 struct Message {
@@ -287,7 +241,7 @@ TEST(HelperPolicy, RegistersLongMessagesInPieces) {
       while (!pieces.done()) ASSERT_TRUE(pieces.next().ok());
       EXPECT_LE(it.cache->statistics().registered_bytes, bytes == 16 * kPiece ? 4 * kPiece : bytes);
     }
-    it.cache->deregister_all_idle();
+    it.cache->forget(memory.get(), memory.bytes());
   }
 }
 
@@ -535,12 +489,27 @@ TEST(HelperPolicy, TheThreadWorksBesideTheApplication) {
   EXPECT_TRUE(wait_until(
       [&] {
         const HelperStatistics statistics = policy->statistics();
-        return statistics.records + statistics.overwritten > 0;
+        return statistics.deregistered > 0;
       },
       deadline_after(std::chrono::seconds(60))));
   cache.reset();
   EXPECT_EQ(pinner->counts->bytes, 0u);
   EXPECT_LE(pinner->counts->most_bytes, 64 * kTestPage);
+}
+
+TEST(HelperPolicy, TheThreadRegistersTheMemoryOfALoopAhead) {
+  auto policy = std::make_shared<HelperPolicy>(HelperOptions::improved());
+  RegistrationOptions options;
+  options.policy = policy;
+  const auto cache = RegistrationCache::create(std::make_shared<CountingPinner>(), options).value();
+  if (!cache->watches()) GTEST_SKIP() << "without userfaultfd no region is registered ahead";
+  const MappedPages pages(4);
+  const auto end = deadline_after(std::chrono::seconds(60));
+  while (cache->statistics().registered_ahead == 0 && std::chrono::steady_clock::now() < end) {
+    ASSERT_TRUE(cache->acquire(pages.get(), pages.bytes()).ok());
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  EXPECT_GT(cache->statistics().registered_ahead, 0u);
 }
 
 // Returns the call stack that begins with its own return address.

@@ -1,16 +1,23 @@
 // The notification of changed mappings, seen from the thread that changes one: it never waits for a
 // lock that it holds itself (docs/registration.md, obligation 4). The monitor's thread only reads
 // events.
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/userfaultfd.h>
 #include <malloc.h>
 #include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -18,7 +25,9 @@
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
+#include "dtutils/diagnostics.h"
 #include "dtutils/file_descriptor.h"
 #include "dtutils/registration/registration_cache.h"
 #include "tests/dtutils/registration/pinning_domain.h"
@@ -124,19 +133,22 @@ TEST_F(MappingNotification, MemoryMayBeUnmappedUnderTheLockOfTheCache) {
             0);
 }
 
-// A handler may unmap memory. In the monitor's thread it would wait for itself.
-TEST_F(MappingNotification, TheMonitorRunsNoSignalHandler) {
+// A handler may unmap memory. In the monitor's thread it would wait for itself. In the helper's
+// thread it would stop the cache, whose lock the helper may have.
+TEST_F(MappingNotification, TheThreadsOfTheCacheRunNoSignalHandler) {
   static std::atomic<int> handled;
   handled = 0;
   EXPECT_EQ(exit_code_in_child([] {
-              const auto cache = make_watching_cache();
+              RegistrationOptions options;
+              options.policy = make_registration_policy("helper").value();
+              const auto cache = make_watching_cache(std::move(options));
               struct sigaction action {};
               action.sa_handler = [](int) { ++handled; };
               sigset_t usual;
               sigemptyset(&usual);
               sigaddset(&usual, SIGUSR1);
               if (sigaction(SIGUSR1, &action, nullptr) != 0) return false;
-              // Now the monitor's thread is the only other thread of the process.
+              // Now the process has two other threads: the monitor's and the helper's.
               pthread_sigmask(SIG_BLOCK, &usual, nullptr);
               kill(getpid(), SIGUSR1);
               for (int round = 0; round < 100; ++round) {
@@ -152,6 +164,100 @@ TEST_F(MappingNotification, TheMonitorRunsNoSignalHandler) {
               return handled == 1;
             }),
             0);
+}
+
+// An unprivileged user may watch its own accesses only (UFFD_USER_MODE_ONLY), which suffices.
+TEST_F(MappingNotification, NoticesChangesWithoutPrivileges) {
+  EXPECT_EQ(exit_code_in_child([] {
+              if (geteuid() == 0 && setresuid(65534, 65534, 65534) != 0) return false;
+              const auto cache = make_watching_cache();
+              if (!cache->watches()) return false;
+              const MappedPages pages(1);
+              return !touch(*cache, pages.get(), 1) && touch(*cache, pages.get(), 1) &&
+                     mmap(pages.get(), kTestPage, PROT_READ | PROT_WRITE,
+                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) == pages.get() &&
+                     !touch(*cache, pages.get(), 1);
+            }),
+            0);
+}
+
+// A sink may call the cache. The memory cannot be watched, because another userfaultfd does.
+TEST_F(MappingNotification, ADiagnosticIsReportedWithoutTheLockOfTheCache) {
+  EXPECT_EQ(exit_code_in_child([] {
+              const MappedPages pages(1);
+              const FileDescriptor other(static_cast<int>(
+                  syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK | UFFD_USER_MODE_ONLY)));
+              uffdio_api api{.api = UFFD_API, .features = 0, .ioctls = 0};
+              uffdio_register watch{};
+              watch.range = {reinterpret_cast<uintptr_t>(pages.get()), kTestPage};
+              watch.mode = UFFDIO_REGISTER_MODE_MISSING;
+              if (ioctl(other.get(), UFFDIO_API, &api) != 0 ||
+                  ioctl(other.get(), UFFDIO_REGISTER, &watch) != 0) {
+                return false;
+              }
+              const std::vector<Diagnostic> earlier = reported_diagnostics();
+              const bool is_first = std::none_of(
+                  earlier.begin(), earlier.end(),
+                  [](const Diagnostic& one) { return one.key == "registration.unwatched"; });
+              const auto cache = make_watching_cache();
+              int reports = 0;
+              set_diagnostic_sink([&](const Diagnostic&) {
+                ++reports;
+                static_cast<void>(cache->statistics());
+              });
+              return !touch(*cache, pages.get(), 1) && !touch(*cache, pages.get(), 1) &&
+                     reports == (is_first ? 1 : 0);
+            }),
+            0);
+}
+
+// Programs close all descriptors that they do not know, before they become a daemon.
+TEST_F(MappingNotification, WatchedMemoryStaysWatchedIfTheProgramClosesAllDescriptors) {
+  EXPECT_EQ(exit_code_in_child([] {
+              const auto cache = make_watching_cache();
+              const MappedPages pages(1);
+              const MappedPages others(1);
+              if (touch(*cache, pages.get(), 1) || !touch(*cache, pages.get(), 1)) return false;
+              syscall(SYS_close_range, 3, ~0U, 0);
+              for (int round = 0; round < 2; ++round) {
+                void* const again = mmap(pages.get(), kTestPage, PROT_READ | PROT_WRITE,
+                                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+                if (again != pages.get()) return false;
+                // A new registration cannot be watched any more, and ends with its use.
+                if (touch(*cache, pages.get(), 1) || touch(*cache, others.get(), 1)) return false;
+              }
+              return cache->statistics().invalidations == 1 &&
+                     cache->statistics().registered_bytes == 0;
+            }),
+            0);
+}
+
+// Returns the flags of the mapping at the address: "uw" if a userfaultfd watches its writes.
+std::string mapping_flags(const std::byte* address) {
+  std::ifstream maps("/proc/self/smaps");
+  bool inside = false;
+  for (std::string line; std::getline(maps, line);) {
+    uintptr_t from = 0;
+    uintptr_t to = 0;
+    if (std::sscanf(line.c_str(), "%zx-%zx ", &from, &to) == 2) {
+      const auto here = reinterpret_cast<uintptr_t>(address);
+      inside = from <= here && here < to;
+    }
+    if (inside && line.starts_with("VmFlags:")) return line + ' ';
+  }
+  return {};
+}
+
+TEST_F(MappingNotification, AHoleDoesNotWatchItsNeighbours) {
+  const MappedPages pages(2048);
+  const auto cache = make_watching_cache();
+  std::byte* const hole = pages.page(1024);
+  touch(*cache, pages.get(), 1);
+  EXPECT_NE(mapping_flags(pages.get()).find(" uw "), std::string::npos);
+  ASSERT_EQ(munmap(hole, kTestPage), 0);
+  touch(*cache, hole, 1);  // the pinner of this test does not look at the memory
+  EXPECT_EQ(mapping_flags(hole - kTestPage).find(" uw "), std::string::npos);
+  EXPECT_EQ(mapping_flags(hole + kTestPage).find(" uw "), std::string::npos);
 }
 
 // Returns how often the threads of a process gave up their cores by themselves.

@@ -3,13 +3,17 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <linux/capability.h>
+#include <linux/magic.h>
+#include <signal.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 #include <random>
@@ -129,13 +133,32 @@ TEST(DomainPinner, TheMemlockLimitIsTheBudgetOfProcessesWithoutTheCapability) {
           std::make_shared<DomainPinner>(std::make_shared<FakeDomain>(), Access::kAll));
       if (!cache.ok()) _exit(4);
       const MappedPages pages(230);  // more than 80 % of the limit
-      _exit((*cache)->acquire(pages.get(), pages.bytes()).ok() == capable ? 0 : 5);
+      const absl::Status status = (*cache)->acquire(pages.get(), pages.bytes()).status();
+      if (status.ok() != capable) _exit(5);
+      const std::string text(status.message());
+      const bool explained = text.find("80 % of RLIMIT_MEMLOCK") != std::string::npos &&
+                             text.find("ulimit -l 1150") != std::string::npos;
+      _exit(capable || explained ? 0 : 6);
     }
     int status = 0;
     waitpid(child, &status, 0);
     EXPECT_TRUE(WIFEXITED(status));
     EXPECT_EQ(WEXITSTATUS(status), 0) << capable;
   }
+}
+
+TEST(MemoryLimits, ErrorsNameTheLimitAndTheValueNeeded) {
+  internal::MemoryLimits limits;
+  limits.memlock = 64 << 10;
+  limits.locked = 16 << 10;
+  std::string text(internal::explain_no_memory(limits, 1 << 20).message());
+  EXPECT_THAT(text, ::testing::HasSubstr("RLIMIT_MEMLOCK is 64 KiB"));
+  EXPECT_THAT(text, ::testing::HasSubstr("ulimit -l 1040"));
+  limits.max_map_count = 65530;
+  limits.mappings = 65529;
+  text = std::string(internal::explain_no_memory(limits, 1 << 20).message());
+  EXPECT_THAT(text, ::testing::HasSubstr("vm.max_map_count is 65530"));
+  EXPECT_THAT(text, ::testing::HasSubstr("vm.max_map_count=131060"));
 }
 
 TEST(MemoryLimits, TheMemlockLimitIsNoCauseWithTheCapability) {
@@ -233,6 +256,48 @@ TEST(IoUringPinner, AccountsForReadOnlyMemoryAndRefusesHoles) {
   }
   EXPECT_EQ((*pinner)->pin(pages.page(1), kTestPage).status().code(),
             absl::StatusCode::kResourceExhausted);
+}
+
+TEST(IoUringPinner, AccountsForMemoryOfFiles) {
+  auto pinner = IoUringPinner::create(4);
+  ASSERT_TRUE(pinner.ok()) << pinner.status();
+  char name[] = "/tmp/cariama-pinner-XXXXXX";
+  const FileDescriptor file(mkstemp(name));
+  ASSERT_TRUE(file.valid());
+  unlink(name);
+  struct statfs system {};
+  ASSERT_EQ(fstatfs(file.get(), &system), 0);
+  if (system.f_type == TMPFS_MAGIC) GTEST_SKIP() << "/tmp is not on a disk";
+  ASSERT_EQ(ftruncate(file.get(), kTestPage), 0);
+  void* const memory = mmap(nullptr, kTestPage, PROT_READ | PROT_WRITE, MAP_SHARED, file.get(), 0);
+  ASSERT_NE(memory, MAP_FAILED);
+  {
+    auto region = (*pinner)->pin(static_cast<std::byte*>(memory), kTestPage);
+    ASSERT_TRUE(region.ok()) << region.status();
+    EXPECT_TRUE(IoUringPinner::accounted_only(**region));
+  }
+  munmap(memory, kTestPage);
+}
+
+// A write of the parent after fork() must not give the parent a copy of a pinned page.
+TEST(IoUringPinner, PinnedPagesStayThoseOfTheParentAfterFork) {
+  auto pinner = IoUringPinner::create(4);
+  ASSERT_TRUE(pinner.ok()) << pinner.status();
+  const MappedPages pages(1);
+  std::memset(pages.get(), 0x11, pages.bytes());
+  auto region = (*pinner)->pin(pages.get(), pages.bytes());
+  ASSERT_TRUE(region.ok()) << region.status();
+  const pid_t child = fork();
+  if (child == 0) {
+    while (true) pause();
+  }
+  ASSERT_GT(child, 0);
+  std::memset(pages.get(), 0x22, pages.bytes());
+  EXPECT_EQ(word_through(**region, pages.get()), 0x2222222222222222u);
+  kill(child, SIGKILL);
+  waitpid(child, nullptr, 0);
+  std::memset(pages.get(), 0x33, pages.bytes());
+  EXPECT_EQ(word_through(**region, pages.get()), 0x3333333333333333u);
 }
 
 // Pins, uses and unmaps `size` bytes of memory, through a cache.

@@ -1,0 +1,265 @@
+// The helper policy on a virtual clock: the size of its tables, and when it registers memory.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <semaphore>
+#include <thread>
+#include <vector>
+
+#include "dtutils/registration/helper_thread.h"
+#include "tests/dtutils/registration/pinning_domain.h"
+#include "tests/dtutils/registration/virtual_cache.h"
+
+namespace cariama {
+namespace {
+
+using ::cariama::testing::kMicrosecond;
+using ::cariama::testing::kMillisecond;
+using ::cariama::testing::kTestPage;
+using ::cariama::testing::MappedPages;
+using ::cariama::testing::stepped_helper;
+using ::cariama::testing::virtual_time;
+using ::cariama::testing::VirtualCache;
+
+TEST(HelperTables, DoNotGrowWithTheNumberOfRegistrations) {
+  constexpr int64_t kCycles = 100'000;
+  HelperOptions gives_up;
+  gives_up.give_up_after = 1;
+  for (const HelperOptions& options : {HelperOptions{}, gives_up, HelperOptions::improved()}) {
+    const auto policy = stepped_helper(options);
+    const MappedPages pages(1);
+    VirtualCache it(policy);
+    for (int64_t cycle = 1; cycle <= kCycles; ++cycle) {
+      it.run_until(cycle * 3 * kMillisecond);
+      ASSERT_TRUE(it.cache->acquire(pages.get(), 1).ok());
+    }
+    const HelperStatistics statistics = policy->statistics();
+    EXPECT_GT(statistics.registered_ahead, kCycles * 9 / 10);
+    EXPECT_LE(statistics.listed, 1u);
+    EXPECT_LE(statistics.known, 1u);
+  }
+}
+
+// Threads that communicate all the time: the helper never finds all queues empty.
+TEST(HelperTables, DropForgottenRegionsUnderSteadyLoad) {
+  const auto policy = stepped_helper();
+  const MappedPages pages(1);
+  VirtualCache it(policy);
+  for (uint64_t round = 0; round < 1000; ++round) {
+    for (int i = 0; i < 64; ++i) {
+      EXPECT_TRUE(policy->ended({.region = {round}, .bytes = kTestPage, .begin = virtual_time}));
+      virtual_time += kMicrosecond;
+    }
+    policy->forgotten({round});
+    static_cast<void>(policy->step());
+  }
+  EXPECT_EQ(policy->statistics().records, 64'000u);
+  EXPECT_LE(policy->statistics().forgotten, 2u);
+  EXPECT_LE(policy->statistics().known, 2u);
+}
+
+// A record may come after the helper has dropped the name of its region.
+TEST(HelperTables, DropARegionThatTheCacheDoesNotKnow) {
+  const auto policy = stepped_helper();
+  VirtualCache it(policy);
+  EXPECT_TRUE(policy->ended({.region = {4711}, .bytes = kTestPage, .begin = virtual_time}));
+  it.run_until(10 * kMillisecond);
+  EXPECT_EQ(policy->statistics().records, 1u);
+  EXPECT_EQ(policy->statistics().known, 0u);
+}
+
+TEST(HelperTables, AThreadUsesFourPoliciesWithoutALock) {
+  constexpr uint64_t kRounds = 100;
+  const MappedPages pages(1);
+  for (const size_t count : {4, 5}) {
+    std::vector<std::shared_ptr<HelperPolicy>> policies;
+    std::vector<std::unique_ptr<VirtualCache>> caches;
+    for (size_t i = 0; i < count; ++i) {
+      policies.push_back(stepped_helper());
+      caches.push_back(std::make_unique<VirtualCache>(policies.back()));
+    }
+    for (uint64_t round = 0; round < kRounds; ++round) {
+      for (const auto& one : caches) EXPECT_TRUE(one->cache->acquire(pages.get(), 1).ok());
+    }
+    for (size_t i = 0; i < count; ++i) {
+      caches[i]->run_until(virtual_time + 10 * kMillisecond);
+      EXPECT_EQ(policies[i]->statistics().records, kRounds) << "in the queue of its policy";
+      EXPECT_EQ(policies[i]->statistics().queue_searches, count == 4 ? 1 : kRounds);
+    }
+  }
+}
+
+// Each fourth use comes earlier than predicted, registers the memory itself, and is in progress
+// when the helper wants to register it.
+TEST(HelperPolicy, MemoryThatAUseHasRegisteredIsNotCountedAsRegisteredAhead) {
+  HelperOptions options;
+  options.predictor.estimate = PeriodEstimate::kMedian;
+  const auto policy = stepped_helper(options);
+  const MappedPages pages(4);
+  VirtualCache it(policy);
+  int64_t time = 0;
+  for (int use = 1; use <= 40; ++use) {
+    const bool early = use > 8 && use % 4 == 0;
+    time += (early ? 8 : 10) * kMillisecond;
+    it.run_until(time);
+    const auto acquired = it.cache->acquire(pages.get(), pages.bytes());
+    ASSERT_TRUE(acquired.ok());
+    EXPECT_EQ(acquired->was_hit(), use > 4 && !early) << use;
+    if (early) it.run_until(time + 4 * kMillisecond);
+  }
+  EXPECT_GT(policy->statistics().registered_ahead, 20u);
+  EXPECT_EQ(policy->statistics().registered_ahead, it.cache->statistics().registered_ahead);
+}
+
+// The budget ends a registration before the helper decides about it.
+TEST(HelperPolicy, EvictedMemoryIsRegisteredAhead) {
+  HelperOptions options;
+  options.predictor.window = 0;  // the other memory is used at a new call site each time
+  const auto policy = stepped_helper(options);
+  const MappedPages pages(1);
+  const MappedPages others(32);
+  VirtualCache it(policy, 4 * kTestPage);
+  for (size_t round = 1; round <= 12; ++round) {
+    it.run_until(static_cast<int64_t>(round) * 10 * kMillisecond);
+    auto acquired = it.cache->acquire(pages.get(), 1);
+    ASSERT_TRUE(acquired.ok());
+    EXPECT_EQ(acquired->was_hit(), round > 2) << round;
+    acquired->release();
+    if (round <= 4) continue;
+    const CallStack elsewhere{round};
+    EXPECT_TRUE(
+        it.cache->acquire(others.page((round - 5) * 4), 4 * kTestPage, {.stack = &elsewhere}).ok());
+    EXPECT_EQ(it.cache->statistics().evictions, round - 4);
+  }
+}
+
+// A loop with a period of 20 ms over one page, whose registration takes 500 µs and whose
+// deregistration takes 300 µs. Returns the time from the start of the registration to the use.
+int64_t lead_time(const HelperOptions& options) {
+  const auto policy = stepped_helper(options);
+  const MappedPages pages(1);
+  VirtualCache it(policy);
+  int64_t pinned_at = 0;
+  it.counts->on_pin = [&](size_t /*bytes*/) {
+    pinned_at = virtual_time;
+    virtual_time += 500 * kMicrosecond;
+  };
+  it.counts->on_unpin = [](size_t /*bytes*/) { virtual_time += 300 * kMicrosecond; };
+  int64_t lead = 0;
+  for (int64_t round = 1; round <= 100; ++round) {
+    it.run_until(round * 20 * kMillisecond);
+    const auto acquired = it.cache->acquire(pages.get(), 1);
+    EXPECT_TRUE(acquired.ok());
+    EXPECT_EQ(acquired->was_hit(), round > 4) << round;
+    lead = round * 20 * kMillisecond - pinned_at;
+  }
+  return lead;
+}
+
+TEST(HelperPolicy, TheLeadTimeContainsTheCostsOfBothOperations) {
+  const int64_t lead = lead_time({});
+  EXPECT_GE(lead, 800 * kMicrosecond);
+  EXPECT_LE(lead, 1200 * kMicrosecond);
+}
+
+TEST(HelperPolicy, HelpersThatShareACoreRegisterATimeSliceEarlier) {
+  HelperOptions shared;
+  shared.sharing_helpers = 2;
+  shared.time_slice = std::chrono::microseconds(3000);
+  shared.context_switch = std::chrono::microseconds(5);
+  EXPECT_NEAR(static_cast<double>(lead_time(shared) - lead_time({})), 2 * 3005 * kMicrosecond,
+              600 * kMicrosecond);
+}
+
+// Eight buffers are used at one time. The registration of one takes 50 µs.
+TEST(HelperPolicy, DeadlinesLeaveTimeForEachOther) {
+  constexpr size_t kBuffers = 8;
+  HelperOptions options;
+  options.predictor.estimate = PeriodEstimate::kMedian;  // forgets that the first uses were late
+  const auto policy = stepped_helper(options);
+  const MappedPages pages(kBuffers);
+  VirtualCache it(policy);
+  int64_t pinned_at = 0;
+  it.counts->on_pin = [&](size_t /*bytes*/) {
+    virtual_time += 50 * kMicrosecond;
+    pinned_at = virtual_time;
+  };
+  for (int64_t round = 1; round <= 30; ++round) {
+    const int64_t time = round * 10 * kMillisecond;
+    it.run_until(time);
+    EXPECT_TRUE(round <= 16 || pinned_at <= time + 10 * kMicrosecond) << round;
+    for (size_t i = 0; i < kBuffers; ++i) {
+      const auto acquired = it.cache->acquire(pages.page(i), 1);
+      ASSERT_TRUE(acquired.ok());
+      EXPECT_TRUE(round <= 16 || acquired->was_hit()) << round << ' ' << i;
+    }
+  }
+}
+
+// The horizon is 0 from three quarters of the budget on.
+TEST(HelperPolicy, TheHorizonEndsUnderMemoryPressure) {
+  for (const bool pressure : {false, true}) {
+    HelperOptions options;
+    options.horizon = std::chrono::milliseconds(500);
+    const auto policy = stepped_helper(options);
+    const MappedPages pages(1);
+    const MappedPages other(12);
+    VirtualCache it(policy, (pressure ? 16 : 1600) * kTestPage);
+    const auto in_use = it.cache->acquire(other.get(), other.bytes());
+    ASSERT_TRUE(in_use.ok());
+    for (int64_t round = 1; round <= 20; ++round) {
+      it.run_until(round * 10 * kMillisecond);
+      ASSERT_TRUE(it.cache->acquire(pages.get(), 1).ok());
+    }
+    if (pressure) {
+      EXPECT_GE(it.counts->unpinned, 18u);
+    } else {
+      EXPECT_LE(it.counts->unpinned, 4u);
+    }
+  }
+}
+
+// Each thread has a queue and a window of its own. In one window the loops, whose periods differ,
+// would make ever new contexts of each other.
+TEST(HelperPolicy, ThreadsAreLateInTheirFirstRoundsOnly) {
+  constexpr std::array<int64_t, 2> kPeriods{10 * kMillisecond, 7300 * kMicrosecond};
+  const auto policy = stepped_helper();
+  const MappedPages pages(2);
+  VirtualCache it(policy);
+  std::array<std::binary_semaphore, 2> go{std::binary_semaphore(0), std::binary_semaphore(0)};
+  std::binary_semaphore done(0);
+  std::array<int, 2> late{};
+  constexpr int kRounds = 40;
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < 2; ++t) {
+    threads.emplace_back([&, t] {
+      const CallStack stack{t + 1};
+      for (int round = 0; round < kRounds; ++round) {
+        go[t].acquire();
+        const auto acquired = it.cache->acquire(pages.page(t), 1, {.stack = &stack});
+        late[t] += acquired.ok() && acquired->was_hit() ? 0 : 1;
+        done.release();
+      }
+    });
+  }
+  std::array<int64_t, 2> next = kPeriods;
+  std::array<int, 2> rounds{};
+  for (int use = 0; use < 2 * kRounds; ++use) {
+    const size_t t = rounds[1] == kRounds || (rounds[0] < kRounds && next[0] < next[1]) ? 0 : 1;
+    it.run_until(next[t]);
+    go[t].release();
+    done.acquire();
+    next[t] += kPeriods[t];
+    ++rounds[t];
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_LE(late[0], 4);
+  EXPECT_LE(late[1], 4);
+}
+
+}  // namespace
+}  // namespace cariama
