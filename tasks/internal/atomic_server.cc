@@ -103,7 +103,7 @@ bool AtomicServer::poll() {
   const size_t count = completions_->poll(done);
   for (const Completion& completion : std::span(done).first(count)) {
     // Ignore a failed queue pair: its client has ended, or its own worker thread observes the error
-    // and ends the job.
+    // and leaves the run.
     if (completion.status != CompletionStatus::kSuccess || completion.id < kReceiveId) continue;
     const auto client = static_cast<int>(completion.id & ~kReceiveId);
     // Post the next receive before the answer: the client may send its next request when it has the

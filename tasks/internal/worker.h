@@ -328,8 +328,8 @@ class Worker : public SchedulerState {
     const uint64_t taken = ++taken_from_[static_cast<size_t>(victim)];
     must(access_.write(victim, address_of(&area_.taken_by[rank() % 64]), &taken, sizeof taken));
   }
-  // Ends the job unless the frames [sp, top), of which `peer` has sent the addresses, lie in the
-  // region's stack.
+  // Ends the process unless the frames [sp, top), of which `peer` has sent the addresses, lie in
+  // the region's stack.
   void check_place(int peer, uint64_t sp, uint64_t top) const {
     if (!lies_within(sp, top - sp, address_of(region_.bottom()), region_.stack_bytes())) {
       must(malformed_words(peer, "the place of the frames of a task"));

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "dsfabric/bootstrap.h"
 #include "dsfabric/fabric.h"
 #include "dsfabric/send_call.h"
 #include "gmock/gmock.h"
@@ -92,9 +93,17 @@ void run_until_failure(int workers, const std::function<TaskOptions(int rank)>& 
         runtime->reset();
         ++flags->survivors;
         EXPECT_TRUE(spin_until([&] { return flags->survivors == workers - 1; }));
-        // The addresses are free again; the death of a process of the exchange is an error.
+        // A runtime on the exchange needs all its processes.
         const absl::Status again = TaskRuntime::create(exchange, options).status();
         EXPECT_TRUE(absl::IsUnavailable(again)) << again;
+        // The addresses of the stacks are free, and the process can run tasks.
+        auto alone = make_bootstrap({.kind = BootstrapKind::kSingle});
+        ASSERT_TRUE(alone.ok()) << alone.status();
+        TaskOptions of_alone = options;
+        of_alone.victims = {};
+        auto next = TaskRuntime::create(**alone, of_alone);
+        ASSERT_TRUE(next.ok()) << next.status();
+        EXPECT_EQ((*next)->run([] { return fib(10); }).value_or(0), 55);
       },
       run_options);
   EXPECT_EQ(flags->survivors, workers - 1);
