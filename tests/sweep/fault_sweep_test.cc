@@ -25,6 +25,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <string>
@@ -180,6 +181,16 @@ std::vector<std::string> descriptors() {
   return files;
 }
 
+// Returns the number of mappings of shared memory.
+size_t shared_mappings() {
+  std::ifstream maps("/proc/self/maps");
+  size_t count = 0;
+  for (std::string line; std::getline(maps, line);) {
+    count += line.find("/memfd:") != std::string::npos ? 1 : 0;
+  }
+  return count;
+}
+
 // An error that a survivor, or a process whose operation was lost, may get.
 void expect_named(const absl::Status& status, Fault fault) {
   if (status.ok()) return;
@@ -231,6 +242,7 @@ void run_member(Exchange& exchange, const SweepPhase& phase, Cell& cell, SweepBo
   const bool is_victim = exchange.rank() == static_cast<int>(kSweepVictim);
   const bool ends_victim = cell.fault == Fault::kKill || cell.fault == Fault::kStop;
   const std::vector<std::string> files = descriptors();
+  const size_t mappings = shared_mappings();
   {
     const FabricOptions options = options_of(phase, cell, exchange.rank());
     auto created =
@@ -243,6 +255,9 @@ void run_member(Exchange& exchange, const SweepPhase& phase, Cell& cell, SweepBo
       return;
     }
     std::unique_ptr<Fabric> fabric = *std::move(created);
+    if (cell.transport.base == Transport::kShm) {
+      EXPECT_GT(shared_mappings(), mappings);
+    }
     SweepMember member{*fabric, must(fabric->init_thread(0)), board};
     const absl::Status status = phase.run(member);
     ++board.phase_ended;
@@ -283,6 +298,7 @@ void run_member(Exchange& exchange, const SweepPhase& phase, Cell& cell, SweepBo
   }
   if (is_victim) return;
   EXPECT_THAT(descriptors(), ::testing::SizeIs(files.size()));
+  EXPECT_EQ(shared_mappings(), mappings);
 }
 
 // ---- The test -----------------------------------------------------------------------------------
