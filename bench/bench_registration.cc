@@ -333,6 +333,8 @@ void run_trace(const Report& report) {
       row("byte_seconds_unused", result.parts.unused, "B s");
     }
     row("registrations", static_cast<double>(result.registrations), "");
+    row("registered_ahead", static_cast<double>(result.registered_ahead), "");
+    row("evictions", static_cast<double>(result.evictions), "");
     row("helper_steps_per_second", static_cast<double>(result.helper_steps) / result.seconds,
         "1/s");
     row("helper_cpu_fraction", result.helper_cpu_seconds / result.seconds, "");

@@ -263,6 +263,8 @@ class RankReplay {
     const RegistrationStatistics statistics = cache_->statistics();
     result_.byte_seconds += statistics.byte_seconds;
     result_.registrations += statistics.registrations;
+    result_.registered_ahead += statistics.registered_ahead;
+    result_.evictions += statistics.evictions;
     result_.seconds += static_cast<double>(last_) * 1e-9;
     if (helper_ != nullptr) {
       result_.helper_steps += helper_->statistics().steps;

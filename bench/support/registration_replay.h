@@ -59,6 +59,8 @@ struct ReplayResult {
   double byte_seconds = 0;
   ByteSecondsParts parts;
   uint64_t registrations = 0;
+  uint64_t registered_ahead = 0;  // of these, by the policy
+  uint64_t evictions = 0;         // registrations that the budget or a limit ended
   double seconds = 0;             // of the replay
   double helper_cpu_seconds = 0;  // 0 on the virtual clock
   uint64_t helper_steps = 0;
