@@ -1,4 +1,5 @@
-// Completions: the objects that get the two events of a call (Seriema §3.1).
+// Completions: the objects that get the two events of a call (Seriema §3.1). One-sided transfers
+// notify the same objects of their end: transfer_completion.h, GlobalTransfer::notify().
 //
 //   Synchronizer sent;
 //   Future<void> run;
@@ -94,8 +95,8 @@ class CARIAMA_DSFABRIC_EXPORT EventReceiver {
   std::shared_ptr<FutureState> state_;
 };
 
-// True for a Synchronizer, a Future<void> and a RemoteObject<Synchronizer>, which are passed by
-// reference; for any T that is a reference to one.
+// True if T is a Synchronizer, a Future<void>, a RemoteObject<Synchronizer>, or a reference to one.
+// These are passed by reference.
 template <typename T>
 inline constexpr bool kIsCompletionObject =
     std::is_same_v<std::remove_cvref_t<T>, Synchronizer> ||

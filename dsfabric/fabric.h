@@ -23,8 +23,8 @@
 // thread runs the calls to a given destination, except calls with Async (send_call.h).
 //
 // Inside a call no operation waits for credits. If the receiver has no room, calls sent inside a
-// call are deferred, up to deferred_bytes per process, and sent later in order. So calls that call
-// back cannot deadlock.
+// call are deferred, up to deferred_bytes per process, and sent later in order. So calls that send
+// calls back, and do not wait, cannot deadlock.
 #ifndef CARIAMA_DSFABRIC_FABRIC_H_
 #define CARIAMA_DSFABRIC_FABRIC_H_
 
@@ -162,14 +162,14 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   // polls, and gets 0; so does a thread that is inside a call.
   size_t process_calls(size_t most = SIZE_MAX);
   // Does the work of the service threads once: receives messages, sends deferred calls, detects
-  // failed peers. Call it only if there are no service threads, from a thread that neither
-  // processes calls nor waits in a function of this class. Also runs the functions of Async calls;
+  // failed peers. For a program without service threads whose threads compute for a long time;
+  // process_calls() and the wait functions do this work, too. Also runs the functions of Async calls;
   // never blocks unless one of these does. Returns the number of messages, results and buffers that
   // were handled.
   size_t progress();
 
   // The wait functions block the calling thread. Meanwhile the thread receives messages, and a
-  // worker thread runs its calls. In a task that lets other tasks run (tasks/await.h), the worker
+  // worker with CallConsumer::kThread runs its calls. In a task that lets other tasks run (tasks/await.h), the worker
   // also runs other tasks. Inside a call no further call to the same thread runs. The thread sleeps
   // when it has nothing to do; with service_threads == 0 it polls. kForever is a deadline that
   // never comes.

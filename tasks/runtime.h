@@ -94,9 +94,9 @@ struct TaskOptions {
   // least 8192 and at most stack_bytes. Must be equal in all workers.
   size_t iso_stack_bytes = size_t{64} << 10;
   // Limit in bytes for the suspended tasks, join records and large results of one worker. The
-  // memory grows by segments of 256 KiB, 512 KiB and so on, whose sum does not exceed the limit: of
-  // 1.9 GiB at most 1 GiB is used. At least 256 KiB. A block is not larger than a segment, so a
-  // single result or stack has at most about half of the limit.
+  // memory grows by segments of 256 KiB, 512 KiB and so on, whose sum does not exceed the limit: a
+  // limit of 1.9 GiB allows segments up to 512 MiB, together 1 GiB. At least 256 KiB. A block is
+  // not larger than a segment, so a single result or stack has at most about half of the limit.
   size_t pinned_bytes = size_t{1} << 30;
   JoinPolicy join = JoinPolicy::kGreedy;
   DequeKind deque = DequeKind::kSplit;                // must be equal in all workers
@@ -211,8 +211,8 @@ class CARIAMA_TASKS_EXPORT TaskRuntime {
   // arrived during a run; or this rank passed another function than rank 0: rank 0 returns its
   // result, and run() may be called again). After the following errors every later run() returns
   // the same error: those of Exchange, and UNAVAILABLE (a worker has failed; the message names its
-  // rank, and the tasks of this worker that are lost). With FailurePolicy::kAbort the process ends
-  // instead.
+  // rank, and counts the lost tasks of the worker on which run() returns). With
+  // FailurePolicy::kAbort the process ends instead.
   //
   // The failure of a worker. The worker that notices it reports it to the others. Each worker then
   // abandons its tasks: a running task at its next spawn, poll(), suspend(), yield() or join that

@@ -53,7 +53,7 @@ enum class ChannelState : uint8_t {
   kOpening,     // the path or the first grant is missing; calls may be deferred
   kOpen,        // no call is deferred: the owner may open the window
   kBacklogged,  // calls are deferred; the window is closed
-  kClosing,     // shutdown() was called; deferred calls or the end marker are still to be sent
+  kClosing,     // the channel is to end; deferred calls or the end marker are still to be sent
   kClosed,      // the end of the channel was published, or the channel was never opened
   kFailed,      // no call can be sent any more
 };
@@ -124,8 +124,9 @@ class RingSender final : public ChannelSender {
   // Otherwise the channel continues; the batch may be published, a grant taken, or a chunk opened.
   // After an error of a transfer it has failed.
   [[nodiscard]] bool end_if_quiet();
-  // Returns true if the peer does not access the channel's control memory any more: the receiver
-  // has consumed everything after shutdown(), or the channel has failed or was never opened.
+  // Returns true if the peer does not access the channel's control memory any more: shutdown() has
+  // ended the channel and the receiver has consumed all of it, or the channel has failed or was
+  // never opened.
   [[nodiscard]] bool is_released() const;
 
   [[nodiscard]] ChannelState state() const;
@@ -205,7 +206,8 @@ class RingSender final : public ChannelSender {
   // Updates consumed_. Returns kDone, kTransfers or kFailed.
   [[nodiscard]] Progress count_consumed(Transmitter* transmitter, const ChannelLink::Chunk& next);
   // Ends the current chunk, if one is open, and opens the next one. Returns kDone if it is open.
-  // `bytes`: length of the call that needs room.
+  // After kFull and kTransfers the current chunk may have been ended. `bytes`: length of the call
+  // that needs room.
   [[nodiscard]] Progress advance(Transmitter* transmitter, uint64_t bytes);
   // Called by the owner: advances unless the open chunk has room for `bytes`. Waits for transfers.
   // Returns kTransfers only if meanwhile calls were deferred or the channel was shut down.
@@ -259,6 +261,7 @@ class RingSender final : public ChannelSender {
   [[nodiscard]] bool look_for_end();
 
   // The following functions are called by the owner with the window open, without mutex_.
+
   [[nodiscard]] CallResult batch_slowly(const OutgoingCallView& call, WhenNoRoom when) override;
   [[nodiscard]] CallResult published_slowly(std::byte* first, std::byte* next) override;
   [[nodiscard]] CallResult publish_batch(std::byte* next);
@@ -272,6 +275,7 @@ class RingSender final : public ChannelSender {
   }
 
   // The following functions are called with the window open (by the owner) or closed.
+
   // Returns the position where the last call must end: an end marker fits behind it, with the
   // trailing words of both. A closed window may be beyond it by one trailing word.
   [[nodiscard]] std::byte* chunk_end() const {
@@ -290,8 +294,9 @@ class RingSender final : public ChannelSender {
   // word that is not published.
   Relaxed<std::byte*> batch_;
   Relaxed<uint64_t> publications_;  // counted without mutex_
-  uint64_t open_bytes_ = 0;         // of the chunk that was opened last; written as window_open_
-  bool window_open_ = false;        // written under mutex_; the owner reads it without
+  // Written under mutex_; the owner reads both without.
+  uint64_t open_bytes_ = 0;  // of the chunk that was opened last
+  bool window_open_ = false;
   // Two stores publish a batch: may_publish_by_store(), and no trace was recorded when the window
   // was opened.
   bool publishes_by_store_ = false;

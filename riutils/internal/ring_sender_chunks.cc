@@ -107,7 +107,7 @@ void RingSender::take_grant(std::vector<ChannelLink::Chunk> grant) {
   if (state_ == ChannelState::kOpening) {
     enter(backlog_.empty() ? ChannelState::kOpen : ChannelState::kBacklogged);
   } else if (backlog_.empty()) {
-    chunks_.want_no_more();  // the channel is closing
+    chunks_.want_no_more();  // no call needs further chunks: the channel is closing or has failed
   }
 }
 
