@@ -163,14 +163,14 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   size_t process_calls(size_t most = SIZE_MAX);
   // Does the work of the service threads once: receives messages, sends deferred calls, detects
   // failed peers. For a program without service threads whose threads compute for a long time;
-  // process_calls() and the wait functions do this work, too. Also runs the functions of Async calls;
-  // never blocks unless one of these does. Returns the number of messages, results and buffers that
+  // process_calls() and the wait functions do this work, too. Also runs the functions of Async
+  // calls; never blocks unless one of these does. Returns the number of messages, results and buffers that
   // were handled.
   size_t progress();
 
   // The wait functions block the calling thread. Meanwhile the thread receives messages, and a
-  // worker with CallConsumer::kThread runs its calls. In a task that lets other tasks run (tasks/await.h), the worker
-  // also runs other tasks. Inside a call no further call to the same thread runs. The thread sleeps
+  // worker with CallConsumer::kThread runs its calls. In a task that lets other tasks run
+  // (tasks/await.h), the worker also runs other tasks. Inside a call no further call to the same thread runs. The thread sleeps
   // when it has nothing to do; with service_threads == 0 it polls. kForever is a deadline that
   // never comes.
   //
