@@ -170,9 +170,9 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
 
   // The wait functions block the calling thread. Meanwhile the thread receives messages, and a
   // worker with CallConsumer::kThread runs its calls. In a task that lets other tasks run
-  // (tasks/await.h), the worker also runs other tasks. Inside a call no further call to the same thread runs. The thread sleeps
-  // when it has nothing to do; with service_threads == 0 it polls. kForever is a deadline that
-  // never comes.
+  // (tasks/await.h), the worker also runs other tasks. Inside a call no further call to the same
+  // thread runs. The thread sleeps when it has nothing to do; with service_threads == 0 it polls.
+  // kForever is a deadline that never comes.
   //
   // Blocks until `condition` is true. A condition that becomes true by a call or by progress of the
   // fabric is noticed. Another thread that makes it true must call wake() afterwards; wake()
