@@ -164,8 +164,8 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   // Does the work of the service threads once: receives messages, sends deferred calls, detects
   // failed peers. For a program without service threads whose threads compute for a long time;
   // process_calls() and the wait functions do this work, too. Also runs the functions of Async
-  // calls; never blocks unless one of these does. Returns the number of messages, results and buffers that
-  // were handled.
+  // calls; never blocks unless one of these does. Returns the number of messages, results and
+  // buffers that were handled.
   size_t progress();
 
   // The wait functions block the calling thread. Meanwhile the thread receives messages, and a
