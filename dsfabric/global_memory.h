@@ -175,7 +175,8 @@ class CARIAMA_DSFABRIC_EXPORT GlobalTransfer {
   //
   // A callback runs inside of notify() if the operation has ended already (always, where memory is
   // mapped). Otherwise it runs like a call to the calling worker, or, in a thread without context,
-  // in the thread that polls (transfer_completion.h), where it must not wait.
+  // in the thread that polls (transfer_completion.h), where it must not wait. It must not destroy
+  // the GlobalMemory.
   //
   // Errors: that of start_status(), that of an earlier wait() except DEADLINE_EXCEEDED, UNAVAILABLE
   // (the fabric has ended), RESOURCE_EXHAUSTED (no thread), FAILED_PRECONDITION (the handle belongs

@@ -352,6 +352,7 @@ std::optional<size_t> Ports::poll(Port& port) {
 
 void Ports::end_polling(Port& port) {
   port.polling.store(false, std::memory_order_release);
+  std::atomic_signal_fence(std::memory_order_seq_cst);  // the compiler keeps the order, too
   const bool maybe_armed = !has_barrier_ || port.skipped.is_armed();
   if (maybe_armed && port.skipped.take()) port.channel->wake();
 }

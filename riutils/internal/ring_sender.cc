@@ -42,8 +42,10 @@ RingSender::RingSender(ChannelLink& link, const MessengerOptions& options, std::
 RingSender::~RingSender() {
   {
     const std::lock_guard lock(mutex_);
+    close_window();
     fail(make_error(absl::StatusCode::kCancelled, ErrorScope::kOperation,
                     "the channel to " + peer_ + " was destroyed before it published this call"));
+    fail_transmitted();
   }
   // The READ in flight refers to consumed_. It completes or fails.
   if (consumed_.is_reading()) consumed_.wait(*path_->transmitter);
@@ -63,8 +65,15 @@ void RingSender::fail(absl::Status status) {
   failed_.store(true, std::memory_order_release);
   must_tell_waiters_.store(true, std::memory_order_release);
   backlog_.fail(failure_);
+  // While the window is open, the owner uses transmitted_ without mutex_, and fails them itself.
+  if (!window_open_) fail_transmitted();
+}
+
+void RingSender::fail_transmitted() {
+  if (state_ != ChannelState::kFailed || transmitted_.empty()) return;
   for (const EventReceiver& transmitted : transmitted_) transmitted.complete(failure_);
   transmitted_.clear();
+  must_tell_waiters_.store(true, std::memory_order_release);
 }
 
 absl::Status RingSender::refusal() const {
@@ -174,6 +183,7 @@ CallResult RingSender::published_slowly(std::byte* first, std::byte* next) {
   close_window();
   if (!status.ok()) {
     fail(status);
+    fail_transmitted();
   } else {
     closed_at_ = batch_ = writer_->resume(next);
     open_window();
@@ -255,10 +265,17 @@ absl::Status RingSender::flush_batch(Transmitter* transmitter, const char* cause
 
 absl::Status RingSender::flush() {
   if (window_open_ && batch_is_empty()) return {};
-  if (window_open_ && publishes_by_store_ && transmitted_.empty()) return publish_batch(position_);
+  if (window_open_ && publishes_by_store_ && transmitted_.empty() &&
+      !failed_.load(std::memory_order_acquire)) {
+    return publish_batch(position_);
+  }
   const TellWaiters tell(*this);
   const std::lock_guard lock(mutex_);
-  if (state_ == ChannelState::kFailed) return failure_;
+  if (state_ == ChannelState::kFailed) {
+    close_window();
+    fail_transmitted();
+    return failure_;
+  }
   if (!window_open_) return {};  // the slow path that closed the window has flushed the batch
   close_window();
   absl::Status status = flush_batch(path_->transmitter, cause_unless_old("publish: flush()"));
@@ -286,7 +303,7 @@ CallResult RingSender::batch_slowly(const OutgoingCallView& call, WhenNoRoom whe
   std::byte* const at = position_;
   const auto total = static_cast<ptrdiff_t>(call.total());
   if (!window_open_ || !publishes_by_store_ || !transmitted_.empty() || call.id.value == 0 ||
-      batch_is_empty() || chunk_end() - at < total) {
+      failed_.load(std::memory_order_acquire) || batch_is_empty() || chunk_end() - at < total) {
     EventReceiver nothing;
     return send_slowly(call, when, true, nothing);
   }
@@ -352,6 +369,7 @@ CallResult RingSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when
   Lock lock(mutex_);
   for (;;) {
     close_window();
+    fail_transmitted();
     if (absl::Status refused = refusal(); !refused.ok()) return refused;
     const bool inside = link_.inside_call();
     // A sender that defers further calls also moves deferred calls into chunks. Otherwise the

@@ -184,6 +184,9 @@ class RingSender final : public ChannelSender {
 
   void enter(ChannelState to);
   void fail(absl::Status status);
+  // Completes the objects of transmitted_ if the channel has failed. Called by the owner, or with
+  // the window closed.
+  void fail_transmitted();
   // Returns the reason why no call is accepted any more, or OK.
   [[nodiscard]] absl::Status refusal() const;
   // Returns the error of a call that is refused before the first chunks were granted.

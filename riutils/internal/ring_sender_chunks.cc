@@ -341,6 +341,7 @@ absl::Status RingSender::shutdown(Deadline deadline) {
   {
     const std::lock_guard lock(mutex_);
     close_window();
+    fail_transmitted();
     if (state_ != ChannelState::kClosing && state_ != ChannelState::kClosed &&
         state_ != ChannelState::kFailed) {
       enter(ChannelState::kClosing);
