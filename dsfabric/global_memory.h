@@ -173,10 +173,9 @@ class CARIAMA_DSFABRIC_EXPORT GlobalTransfer {
   // live until then, not in the frame of a task, which may move. Does not wait; may be used inside
   // of a call. Afterwards wait() of this handle returns FAILED_PRECONDITION.
   //
-  // A callback runs inside of notify() if the operation has ended already (always, where memory is
-  // mapped). Otherwise it runs like a call to the calling worker, or, in a thread without context,
-  // in the thread that polls (transfer_completion.h), where it must not wait. It must not destroy
-  // the GlobalMemory.
+  // Where memory is mapped, a callback runs inside of notify(). Otherwise it runs like a call to
+  // the calling worker, or, in a thread without context, in the thread that polls
+  // (transfer_completion.h), where it must not wait. It must not destroy the GlobalMemory.
   //
   // Errors: that of start_status(), that of an earlier wait() except DEADLINE_EXCEEDED, UNAVAILABLE
   // (the fabric has ended), RESOURCE_EXHAUSTED (no thread), FAILED_PRECONDITION (the handle belongs
@@ -193,6 +192,7 @@ class CARIAMA_DSFABRIC_EXPORT GlobalTransfer {
   struct Operation;  // in flight, or ended and not waited for
   struct Execution;  // an atomic that the owner executes
   class Ending;      // an operation in flight that was handed over to the fabric
+  class Executing;   // an Execution that was handed over
 
   void swap(GlobalTransfer& other) {
     std::swap(memory_, other.memory_);
@@ -221,9 +221,6 @@ class CARIAMA_DSFABRIC_EXPORT GlobalTransfer {
   // `event`. `ready`: as in notify_of().
   [[nodiscard]] absl::Status hand_over(internal::EventReceiver event, std::span<std::byte> result,
                                        std::span<const std::byte> ready);
-  // Completes `event` when the owner has executed an atomic.
-  static Detached end_execution(Fabric& fabric, std::shared_ptr<Execution> execution,
-                                internal::EventReceiver event, std::span<std::byte> result);
   [[nodiscard]] static absl::Status nothing_to_notify();
   [[nodiscard]] Fabric& memory_fabric() const;
   void drop();

@@ -62,7 +62,7 @@ template <typename Object, typename Start>
 // While the transfers are in flight, a thread of the fabric polls `queue`, and does not sleep;
 // without service threads (FabricOptions::service_threads), the threads that wait or that poll for
 // calls do. Other threads may poll, too. `done` counts only transfers of `queue`; both must live
-// until the event.
+// until the event, and if the fabric ends first, until it is destroyed.
 //
 // Errors: UNAVAILABLE (the fabric has ended), RESOURCE_EXHAUSTED (the thread cannot be created). A
 // Synchronizer or a callback then gets no event, and a Future is ready with the error. The event

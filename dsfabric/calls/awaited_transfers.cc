@@ -49,7 +49,7 @@ bool has_ended(TransmitQueue& queue, Synchronizer& done) {
 
 absl::Status AwaitedTransfers::prepare() {
   const std::lock_guard lock(mutex_);
-  if (stopped_) return stopped_error();
+  if (stopped_ || job_.lifecycle().is_stopping()) return stopped_error();
   if (job_.options().service_threads == 0 || thread_.joinable()) return absl::OkStatus();
   auto thread = start_thread([this] { run_until_stopped(); });
   if (!thread.ok()) return thread.status();
@@ -58,8 +58,8 @@ absl::Status AwaitedTransfers::prepare() {
 }
 
 AwaitedTransfers::~AwaitedTransfers() {
-  while (transfers_.take_first() != nullptr) {
-  }
+  transfers_.clear();
+  dropped_.clear();
 }
 
 void AwaitedTransfers::List::append(std::unique_ptr<AwaitedTransfer> transfer) noexcept {
@@ -76,6 +76,11 @@ std::unique_ptr<AwaitedTransfer> AwaitedTransfers::List::take_first() noexcept {
   return taken;
 }
 
+void AwaitedTransfers::List::clear() noexcept {
+  while (take_first() != nullptr) {
+  }
+}
+
 void AwaitedTransfers::add(std::unique_ptr<AwaitedTransfer> transfer) noexcept {
   {
     const std::lock_guard lock(mutex_);
@@ -84,7 +89,11 @@ void AwaitedTransfers::add(std::unique_ptr<AwaitedTransfer> transfer) noexcept {
       count_.fetch_add(1, std::memory_order_release);
     }
   }
-  if (transfer != nullptr) return transfer->drop(stopped_error());
+  if (transfer != nullptr) {
+    transfer->drop(stopped_error());
+    const std::lock_guard lock(mutex_);
+    return dropped_.append(std::move(transfer));
+  }
   wake_.ring();
 }
 
@@ -92,7 +101,8 @@ size_t AwaitedTransfers::run_ended() {
   if (count_.load(std::memory_order_acquire) == 0) return 0;
   List ended;
   {
-    const std::lock_guard lock(mutex_);
+    const std::unique_lock lock(mutex_, std::try_to_lock);
+    if (!lock.owns_lock()) return 0;  // another thread polls them
     List others;
     while (auto transfer = transfers_.take_first()) {
       List& list = transfer->ended() ? ended : others;
@@ -117,14 +127,19 @@ void AwaitedTransfers::run_until_stopped() {
     const auto look = [&] { return run_ended() != 0 || stopped(); };
     const bool idle = count_.load(std::memory_order_acquire) == 0;
     static_cast<void>(
-        wait_until([&] { return look() || (idle && count_.load(std::memory_order_acquire) != 0); },
+        wait_until([&] { return look() || idle == (count_.load(std::memory_order_acquire) != 0); },
                    kForever, idle ? &sleeper : nullptr));
   }
 }
 
 void AwaitedTransfers::stop() {
   wake_.ring();
-  if (thread_.joinable()) thread_.join();
+  std::thread thread;
+  {
+    const std::lock_guard lock(mutex_);
+    thread = std::move(thread_);
+  }
+  if (thread.joinable()) thread.join();
   List dropped;
   {
     const std::lock_guard lock(mutex_);
@@ -132,9 +147,11 @@ void AwaitedTransfers::stop() {
     dropped = std::move(transfers_);
     transfers_ = {};
   }
-  while (const auto transfer = dropped.take_first()) {
+  while (auto transfer = dropped.take_first()) {
     transfer->drop(stopped_error());
     count_.fetch_sub(1, std::memory_order_relaxed);
+    const std::lock_guard lock(mutex_);
+    dropped_.append(std::move(transfer));
   }
   workers_.notify_waiters();
 }

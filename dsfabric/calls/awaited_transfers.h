@@ -40,9 +40,9 @@ class AwaitedTransfer {
 
 // Thread-safe, except for stop(). Lock order: its mutex comes before those of connections.
 //
-// The transfers are polled by the threads that poll for calls themselves, and by a thread of this
-// object if the fabric has service threads. That thread is created by the first prepare(). It does
-// not sleep while a transfer is in flight: the completion of a transfer wakes no thread.
+// If the fabric has service threads, a thread of this object polls the transfers; otherwise the
+// threads that poll for calls do. The first prepare() creates that thread. It does not sleep while
+// a transfer is in flight: the completion of a transfer wakes no thread.
 class AwaitedTransfers {
  public:
   // Both arguments must outlive this object.
@@ -58,14 +58,16 @@ class AwaitedTransfers {
   void add(std::unique_ptr<AwaitedTransfer> transfer) noexcept;
   // Finishes the transfers that have ended. Returns their number.
   size_t run_ended();
-  // Ends the thread, and drops the transfers that have not ended. Requires: Lifecycle::stop() was
-  // called.
+  // Ends the thread, and drops the transfers that have not ended. Their objects live until this
+  // object is destroyed, because the queues refer to them until then. Requires: Lifecycle::stop()
+  // was called.
   void stop();
 
  private:
   // A list in the order of append().
   struct List {
     void append(std::unique_ptr<AwaitedTransfer> transfer) noexcept;
+    void clear() noexcept;
     // Returns nullptr if the list is empty.
     [[nodiscard]] std::unique_ptr<AwaitedTransfer> take_first() noexcept;
     std::unique_ptr<AwaitedTransfer> first;
@@ -80,6 +82,7 @@ class AwaitedTransfers {
 
   std::mutex mutex_;
   List transfers_;
+  List dropped_;
   bool stopped_ = false;          // stop() has dropped the transfers
   std::atomic<size_t> count_{0};  // of the transfers that are not finished
   Doorbell wake_;

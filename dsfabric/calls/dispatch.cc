@@ -172,7 +172,8 @@ void Dispatch::process_calls_of_absent_workers() {
 }
 
 size_t Dispatch::progress() {
-  return transfers_.run_ended() + answers_.take_results(nullptr) + ports_.progress();
+  return pulls_.run_arrived() + transfers_.run_ended() + answers_.take_results(nullptr) +
+         ports_.progress();
 }
 
 // ---- Helper threads -----------------------------------------------------------------------------

@@ -19,6 +19,7 @@
 #include "dsfabric/calls/answers.h"
 #include "dsfabric/calls/awaited_transfers.h"
 #include "dsfabric/calls/call_counts.h"
+#include "dsfabric/calls/pulls.h"
 #include "dsfabric/calls/rejected_calls.h"
 #include "dsfabric/calls/workers.h"
 #include "dsfabric/fabric_options.h"
@@ -38,12 +39,13 @@ class Dispatch {
  public:
   // All arguments must outlive this object.
   Dispatch(const FabricJob& job, Ports& ports, Workers& workers, CallCounts& counts,
-           Answers& answers, AwaitedTransfers& transfers, RejectedCalls& rejected)
+           Answers& answers, Pulls& pulls, AwaitedTransfers& transfers, RejectedCalls& rejected)
       : job_(job),
         ports_(ports),
         workers_(workers),
         counts_(counts),
         answers_(answers),
+        pulls_(pulls),
         transfers_(transfers),
         rejected_(rejected) {}
   Dispatch(const Dispatch&) = delete;
@@ -99,6 +101,7 @@ class Dispatch {
   Workers& workers_;
   CallCounts& counts_;
   Answers& answers_;
+  Pulls& pulls_;
   AwaitedTransfers& transfers_;
   RejectedCalls& rejected_;
 

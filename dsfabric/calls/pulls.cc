@@ -63,13 +63,13 @@ void Pulls::run(uint32_t rank, const RemoteMemoryLocator& source, PulledFunction
 
 void Pulls::run_later(IncomingCall& call, uint32_t rank, const RemoteMemoryLocator& source,
                       std::unique_ptr<PulledFunction> function) {
-  throw_unless_ok(transfers_.prepare());
+  throw_unless_ok(reads_.prepare());
   std::unique_ptr<Pull> pull = begin(rank, source);
   pull->function = std::move(function);
   if (call.notify != nullptr) pull->notify = *call.notify;
   call.answered_later = true;
   counts_.begin(rank);
-  transfers_.add(std::move(pull));
+  reads_.add(std::move(pull));
 }
 
 // ---- A pull -------------------------------------------------------------------------------------

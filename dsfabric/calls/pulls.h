@@ -17,6 +17,7 @@
 #include "dsfabric/calls/awaited_transfers.h"
 #include "dsfabric/calls/call_counts.h"
 #include "dsfabric/calls/call_sender.h"
+#include "dsfabric/calls/workers.h"
 #include "dsfabric/peers/fabric_memory.h"
 #include "dtutils/memory.h"
 #include "dtutils/synchronizer.h"
@@ -27,14 +28,14 @@ namespace cariama::internal {
 class Pulls {
  public:
   // All arguments must outlive this object.
-  Pulls(const FabricJob& job, FabricMemory& memory, CallCounts& counts, CallSender& sender,
-        Answers& answers, AwaitedTransfers& transfers)
+  Pulls(const FabricJob& job, FabricMemory& memory, Workers& workers, CallCounts& counts,
+        CallSender& sender, Answers& answers)
       : job_(job),
         memory_(memory),
         counts_(counts),
         sender_(sender),
         answers_(answers),
-        transfers_(transfers) {}
+        reads_(job, workers) {}
   Pulls(const Pulls&) = delete;
   Pulls& operator=(const Pulls&) = delete;
 
@@ -46,6 +47,10 @@ class Pulls {
   void run_later(IncomingCall& call, uint32_t rank, const RemoteMemoryLocator& source,
                  std::unique_ptr<PulledFunction> function);
 
+  // See AwaitedTransfers::run_ended() and stop().
+  size_t run_arrived() { return reads_.run_ended(); }
+  void stop() { reads_.stop(); }
+
  private:
   // A READ of a buffer in progress, and the function to run on the buffer. Both belong to a call
   // that another process sent.
@@ -54,7 +59,7 @@ class Pulls {
     ~Pull() override;
     [[nodiscard]] bool ended() override;
     void finish() override;
-    void drop(const absl::Status&) override {}  // the caller's process has ended, too
+    void drop(const absl::Status&) override {}  // the caller learns that this process has left
 
     Pulls& pulls;
     uint32_t rank = 0;
@@ -75,7 +80,9 @@ class Pulls {
   CallCounts& counts_;
   CallSender& sender_;
   Answers& answers_;
-  AwaitedTransfers& transfers_;
+  // Apart from the fabric's other transfers: functions of calls run in the thread of these, and may
+  // wait for the others.
+  AwaitedTransfers reads_;
   std::atomic<bool> running_{false};  // a function of run_later() runs: one at a time does
 };
 

@@ -42,8 +42,8 @@ FabricCore::FabricCore(std::unique_ptr<FabricJob> job)
       answers_(*job_, peers_, workers_, counts_, sender_, rejected_),
       sources_(workers_),
       transfers_(*job_, workers_),
-      pulls_(*job_, memory_, counts_, sender_, answers_, transfers_),
-      dispatch_(*job_, ports_, workers_, counts_, answers_, transfers_, rejected_),
+      pulls_(*job_, memory_, workers_, counts_, sender_, answers_),
+      dispatch_(*job_, ports_, workers_, counts_, answers_, pulls_, transfers_, rejected_),
       shutdown_(*job_, peers_, counts_, sources_) {}
 
 absl::StatusOr<std::unique_ptr<FabricCore>> FabricCore::create(const FabricOptions& options,
@@ -90,6 +90,7 @@ void FabricCore::stop_threads() {
   job_->lifecycle().stop();
   ports_.stop();
   dispatch_.stop();
+  pulls_.stop();
   transfers_.stop();
 }
 

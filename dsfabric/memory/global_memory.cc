@@ -193,19 +193,34 @@ absl::Status GlobalTransfer::Execution::outcome() const {
                     "use memory that was allocated by RemoteMemory or GlobalMemory");
 }
 
-Detached GlobalTransfer::end_execution(Fabric& fabric, std::shared_ptr<Execution> execution,
-                                       internal::EventReceiver event, std::span<std::byte> result) {
-  static_cast<void>(co_await finished(fabric, execution->done));
-  const absl::Status status = execution->outcome();
-  const auto value = std::as_bytes(std::span(&execution->answer[1], 1));
-  if (status.ok() && !result.empty()) std::memcpy(result.data(), value.data(), result.size());
-  event.complete(status, value);
-}
+// An atomic that was handed over, and that its owner executes.
+class GlobalTransfer::Executing final : public internal::AwaitedTransfer {
+ public:
+  Executing(std::shared_ptr<Execution> execution, internal::EventReceiver event,
+            std::span<std::byte> result)
+      : execution_(std::move(execution)), event_(std::move(event)), result_(result) {}
+  [[nodiscard]] bool ended() override { return execution_->done.done(); }
+  void finish() override {
+    const absl::Status status = execution_->outcome();
+    const auto value = std::as_bytes(std::span(&execution_->answer[1], 1));
+    if (status.ok() && !result_.empty()) {
+      std::memcpy(result_.data(), value.data(), result_.size());
+    }
+    event_.complete(status, value);
+  }
+  void drop(const absl::Status& why) override { event_.complete(why); }
+
+ private:
+  const std::shared_ptr<Execution> execution_;
+  const internal::EventReceiver event_;
+  const std::span<std::byte> result_;
+};
 
 absl::Status GlobalTransfer::hand_over(internal::EventReceiver event, std::span<std::byte> result,
                                        std::span<const std::byte> ready) {
   if (!status_.ok()) return status_;
   Fabric& fabric = memory_->fabric();
+  internal::AwaitedTransfers& transfers = internal::transfers_of(fabric);
   const auto handed_over = [this] {
     status_ =
         make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
@@ -213,7 +228,9 @@ absl::Status GlobalTransfer::hand_over(internal::EventReceiver event, std::span<
     return absl::OkStatus();
   };
   if (execution_ != nullptr) {
-    end_execution(fabric, std::exchange(execution_, nullptr), std::move(event), result);
+    if (absl::Status prepared = transfers.prepare(); !prepared.ok()) return prepared;
+    transfers.add(
+        std::make_unique<Executing>(std::exchange(execution_, nullptr), std::move(event), result));
     return handed_over();
   }
   if (operation_ == nullptr) {
@@ -222,7 +239,6 @@ absl::Status GlobalTransfer::hand_over(internal::EventReceiver event, std::span<
     internal::workers_of(fabric).notify_waiters();
     return handed_over();
   }
-  internal::AwaitedTransfers& transfers = internal::transfers_of(fabric);
   if (absl::Status prepared = transfers.prepare(); !prepared.ok()) return prepared;
   Operation& operation = *operation_;
   auto ending = std::make_unique<Ending>(operation, std::move(event), result);

@@ -17,6 +17,7 @@ absl::Status Backlog::append(const OutgoingCallView& call, EventReceiver& transm
     if (!memory.ok()) return memory.status();
     segments_.push_back({*std::move(memory)});
   }
+  if (transmission) transmissions_.push_back({appended_ + bytes, {}});  // may throw
   Segment& segment = segments_.back();
   std::byte* const at = segment.memory.get_buffer() + segment.end;
   const CallHeader header = call.header();
@@ -25,7 +26,7 @@ absl::Status Backlog::append(const OutgoingCallView& call, EventReceiver& transm
   segment.end += bytes;
   bytes_ += bytes;
   appended_ += bytes;
-  if (transmission) transmissions_.push_back({appended_, std::move(transmission)});
+  if (transmission) transmissions_.back().done = std::move(transmission);
   return absl::OkStatus();
 }
 

@@ -139,7 +139,8 @@ class RingSender final : public ChannelSender {
   // Makes the next publication of a mapped channel detect that the receiver's process has failed.
   void peer_died();
   // Closes the channel when the fabric has ended: unpublished calls are lost, and later calls
-  // return `why`. A call that the owner issues at the same time may be accepted and not run.
+  // return `why`. Calls that the owner issues or batches at the same time may be accepted and
+  // not run.
   void close(const absl::Status& why);
 
  private:

@@ -179,6 +179,35 @@ TEST(GlobalMemoryAtTheEnd, NotifiesEachObject) {
   }
 }
 
+// The function of an Async call runs in a thread of the fabric, and may wait for such an event.
+TEST(GlobalMemoryWaits, OfAnAsyncFunctionForAnEvent) {
+  static std::atomic<uint64_t> got;
+  static GlobalAddress place;
+  got = 0;
+  LocalJob job({.processes = 2, .transport = transport_case("sim")});
+  job.run([&](Fabric& fabric, uint32_t) {
+    const auto memory = must(GlobalMemory::create(fabric));
+    if (fabric.rank() == 0) {
+      const auto word = must(memory->allocate<uint64_t>(0, 1, soon()));
+      must(memory->rput(7, word).wait(soon()));
+      place = word.address();
+      const std::array<std::byte, 64> buffer{};
+      Synchronizer run;
+      must(call_buffer<Async, RemoteNotify>(
+          fabric, 1,
+          [](void*, uint64_t) {
+            const auto mine = must(GlobalMemory::create(*running_fabric()));
+            got = must(mine->rget(global_ptr<uint64_t>(place)).future().get(soon()));
+          },
+          std::span(buffer), run));
+      must(fabric.wait(run, soon()));
+      EXPECT_EQ(got, 7u);
+      memory->free(word);
+    }
+    job.meet(2);
+  });
+}
+
 // A call arrives before the data of an rget. The thread that waits for the rget runs the call.
 TEST(GlobalMemoryWaits, RunCalls) {
   for (uint64_t seed = 1; seed <= 8; ++seed) {
