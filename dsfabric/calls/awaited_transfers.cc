@@ -82,18 +82,15 @@ void AwaitedTransfers::List::clear() noexcept {
 }
 
 void AwaitedTransfers::add(std::unique_ptr<AwaitedTransfer> transfer) noexcept {
+  AwaitedTransfer& added = *transfer;
+  bool dropped = false;
   {
     const std::lock_guard lock(mutex_);
-    if (!stopped_) {
-      transfers_.append(std::move(transfer));
-      count_.fetch_add(1, std::memory_order_release);
-    }
+    dropped = stopped_;
+    (dropped ? dropped_ : transfers_).append(std::move(transfer));
+    if (!dropped) count_.fetch_add(1, std::memory_order_release);
   }
-  if (transfer != nullptr) {
-    transfer->drop(stopped_error());
-    const std::lock_guard lock(mutex_);
-    return dropped_.append(std::move(transfer));
-  }
+  if (dropped) return added.drop(stopped_error());  // `added` lives as long as this object
   wake_.ring();
 }
 

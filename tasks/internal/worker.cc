@@ -489,7 +489,7 @@ void Worker::make_ready(const Suspended& task) { ready_.push_back(task); }
 
 void Worker::complete(Reference record, const TaskResult& result) {
   absl::StatusOr<Suspended> waiter = joins_.deliver(record, result);
-  if (!waiter.ok()) return note_failure(std::move(waiter).status());
+  if (!waiter.ok()) return note_failure(waiter.status());
   if (waiter->frames != 0) make_ready(*waiter);
 }
 

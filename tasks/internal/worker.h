@@ -134,7 +134,7 @@ class Worker : public SchedulerState {
   // Notes the failure of a peer, and reports it to all other workers. The run continues until
   // leave_run(), leave_run_if_failed() or the next search for work. Ends the process if
   // TaskOptions::on_failure is kAbort, or if `status` is not the failure of a peer.
-  void note_failure(absl::Status status);
+  void note_failure(const absl::Status& status);
   // Ends the run of this worker. In a task: abandons all tasks of this worker, and continues in the
   // scheduler. On the scheduler's stack: throws RunFailed. Ends the process if the task waits in
   // another layer, whose state would be left in the middle of a change.

@@ -54,7 +54,11 @@ void end_job(const absl::Status& status) {
 
 void end_run(absl::Status status) {
   if (this_worker == nullptr || !this_worker->is_this_thread()) end_job(status);
-  this_worker->note_failure(std::move(status));
+  {
+    // The destructor of the parameter does not run.
+    const absl::Status own = std::move(status);
+    this_worker->note_failure(own);
+  }
   this_worker->leave_run();
 }
 
@@ -78,7 +82,7 @@ void Worker::fail_with(int rank, const std::string& cause) {
                  "run() of which returns this error");
 }
 
-void Worker::note_failure(absl::Status status) {
+void Worker::note_failure(const absl::Status& status) {
   // Further errors follow from a failure: a worker that has left the run may have destroyed its
   // runtime.
   if (!failure().ok()) return;

@@ -163,7 +163,7 @@ class PrivateScheduler : public Scheduler<Derived, Worker> {
         written = access_.write(thief, entry.sp, reinterpret_cast<const void*>(entry.sp),
                                 entry.top - entry.sp);
       }
-      if (!written.ok()) return this->note_failure(std::move(written));
+      if (!written.ok()) return this->note_failure(written);
       fork_state().floor = floor + 1;
       area_.public_part.copied.fetch_add(1, std::memory_order_release);
       area_.taken_by[thief % 64].fetch_add(1, std::memory_order_relaxed);
@@ -172,7 +172,7 @@ class PrivateScheduler : public Scheduler<Derived, Worker> {
     const uint64_t answer = ticket << 1 | (hands_over ? 1 : 0);
     absl::Status answered =
         access_.write(thief, address_of(&there.answered), &answer, sizeof answer);
-    if (!answered.ok()) this->note_failure(std::move(answered));
+    if (!answered.ok()) this->note_failure(answered);
   }
 
   const std::span<StealRequestCell> request_cells_;
