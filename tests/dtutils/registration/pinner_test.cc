@@ -314,12 +314,10 @@ void expect_pinned(void* memory, size_t size) {
     EXPECT_EQ(word_through(used->region(), bytes + size / 2), 0x2222222222222222u);
     used->release();
     EXPECT_TRUE(cache->acquire(bytes + size / 2, 5 * kTestPage)->was_hit());
-    // Unmaps the memory, and keeps the addresses, so that no other thread's memory is mapped there.
-    ASSERT_EQ(mmap(memory, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
-              memory);
-    EXPECT_EQ(cache->acquire(bytes + size / 2, 5 * kTestPage).status().code(),
-              absl::StatusCode::kInvalidArgument);
     munmap(memory, size);
+    const auto again = cache->acquire(bytes + size / 2, 5 * kTestPage);
+    // Another thread's memory may be mapped there by now.
+    EXPECT_TRUE(again.ok() ? !again->was_hit() : absl::IsInvalidArgument(again.status()));
   }
 }
 
