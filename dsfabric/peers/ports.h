@@ -181,8 +181,6 @@ class Ports {
   std::vector<std::shared_ptr<ProtectionDomain>> domains_;
   ByteBudget deferred_;              // of messages to other processes
   std::atomic<uint64_t> rounds_{0};  // of service threads
-  // True if a service thread that sleeps can make the polling threads execute a memory barrier.
-  const bool has_barrier_;
 };
 
 }  // namespace cariama::internal
