@@ -1,4 +1,4 @@
-// Edge and Node: how a diagram is stored. Not for users, who have Bdd (bdd.h).
+// Edge and Node: how a diagram is stored. Not for users: they have Bdd (bdd.h).
 //
 // A node has a variable and two edges. An edge is the index of a node and a complement mark; a
 // marked edge stands for the negation of the function of its node. The low edge of a node is never

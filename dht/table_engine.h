@@ -1,5 +1,5 @@
 // The operations of one thread on the shares that are not mapped: many in flight, each a sequence
-// of one-sided transfers. Not for users, who have TableAccess (hash_table.h).
+// of one-sided transfers. Not for users: they have TableAccess (hash_table.h).
 //
 // Protocol of find_or_put, for a bucket whose words are 0 until they are set:
 //

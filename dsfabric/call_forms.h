@@ -1,6 +1,6 @@
 // The forms of calls of Seriema's Table 1, defined once for all paths: the arguments, options and
 // completions of each form, the checks at compile time, and the encoded call. send_call.h and
-// riutils supply the paths. Not for users, who include those headers.
+// riutils supply the paths. Not for users: they include those headers.
 //
 // A path P to one destination has
 //   fabric(), rank(), thread()   the destination; thread() is kService for a service

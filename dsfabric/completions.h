@@ -150,10 +150,10 @@ Detached run_after(Future<void> event, Callback callback) {
   callback(status);
 }
 
-// Connects one object with an event. Construct it before the call is sent or the transfer is handed
-// over; then call sent() with the status of that.
+// Connects one object, here a callback, with an event. Construct it before the call is sent or the
+// transfer is handed over; then call sent() with OK, or with the reason why that was refused.
 template <typename Object>
-class EventObject {  // of a callback
+class EventObject {
  public:
   EventObject(Fabric& fabric, Rank rank, ThreadId thread, Object callback, EventReceiver& event)
       : callback_(std::move(callback)), state_(std::make_shared<FutureValue<void>>(fabric)) {

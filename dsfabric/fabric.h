@@ -162,10 +162,10 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   // polls, and gets 0; so does a thread that is inside a call.
   size_t process_calls(size_t most = SIZE_MAX);
   // Does the work of the service threads once: receives messages, sends deferred calls, detects
-  // failed peers. For a program without service threads whose threads compute for a long time;
-  // process_calls() and the wait functions do this work, too. Also runs the functions of Async
-  // calls; never blocks unless one of these does. Returns the number of messages, results and
-  // buffers that were handled.
+  // failed peers. Without service threads, a thread that computes for a long time calls it now and
+  // then; process_calls() and the wait functions do this work, too. Also runs functions of Async
+  // calls; never blocks unless one of these does. Returns the number of messages, results, buffers
+  // and awaited transfers that were handled.
   size_t progress();
 
   // The wait functions block the calling thread. Meanwhile the thread receives messages, and a

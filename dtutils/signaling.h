@@ -1,7 +1,7 @@
 // Accounting of a send queue that several threads share. It decides when the next operation may be
 // posted, which operation is signaled, and when a buffer is free. Seriema §4.1; the paper's k
 // (here: credits) and k' (the flush number) are kept off the hot path. This class posts nothing, so
-// that a test can drive every interleaving of it. Not for users, who have Transmitter
+// that a test can drive every interleaving of it. Not for users: they have Transmitter
 // (transmitter.h).
 //
 // A queue of depth D has D credits. A lane (the state of one thread on the queue) takes a batch of

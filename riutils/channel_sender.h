@@ -1,5 +1,5 @@
 // The sending end of a channel: it writes the calls of one thread to one other thread into the
-// receiver's chunks (Seriema §4.4.1). Not for users, who have RDMAMessenger and RDMAAggregator.
+// receiver's chunks (Seriema §4.4.1). Not for users: they have RDMAMessenger and RDMAAggregator.
 //
 // This header has the fast path, which is compiled into each call: if the call fits into the window
 // behind position_, it is copied there and published by one store. Every other case is a virtual

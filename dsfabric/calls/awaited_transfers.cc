@@ -10,10 +10,9 @@
 #include "dtutils/internal/start_thread.h"
 
 namespace cariama::internal {
-
 namespace {
 
-// Transfers of a user's, whose end completes an event.
+// Transfers that a user has posted. Their end completes an event.
 class TransfersWithEvent final : public AwaitedTransfer {
  public:
   TransfersWithEvent(TransmitQueue& queue, Synchronizer& done, EventReceiver event)

@@ -99,8 +99,8 @@ void Pulls::Pull::finish() {
     } catch (...) {
       note_exception(call);
     }
-    RDMAMemory unused = std::move(buffer);
-    static_cast<void>(pulls.memory_.general().free(std::move(unused)));
+    RDMAMemory consumed = std::move(buffer);
+    static_cast<void>(pulls.memory_.general().free(std::move(consumed)));
     pulls.answers_.answer(rank, notify ? &*notify : nullptr, call, "");
     pulls.counts_.end(rank);
   }

@@ -123,7 +123,7 @@ TEST(GlobalMemoryMistakes, AreRefused) {
   });
 }
 
-// An operation that did not start notifies nobody, except that a Future is ready.
+// The object of an operation that did not start gets no event. Only a Future is ready.
 TEST(GlobalMemoryMistakes, AreNotNotified) {
   LocalJob job({.processes = 2, .transport = transport_case("sim")});
   job.run([&](Fabric& fabric, uint32_t) {

@@ -56,6 +56,21 @@ class UserMemoryContract : public testing::ContractTest {
     return testing::make_transmit_line(*near_domain_, *far_domain_, 64, {.user_memory = user_}, {},
                                        kFarLabel);
   }
+  // Makes such a queue whose policy is a helper that the test steps. Cache and helper run on
+  // virtual_time, which begins at 0.
+  std::pair<TransmitLine, std::shared_ptr<HelperPolicy>> make_line(HelperOptions options) {
+    virtual_time = 0;
+    options.own_thread = false;
+    auto helper = std::make_shared<HelperPolicy>(options);
+    TransmitLine line = make_line([helper] {
+      RegistrationOptions cache;
+      cache.max_bytes = size_t{1} << 28;
+      cache.policy = helper;
+      cache.clock = [] { return virtual_time.load(); };
+      return cache;
+    });
+    return {std::move(line), std::move(helper)};
+  }
   [[nodiscard]] RegistrationStatistics statistics() { return must(user_->cache())->statistics(); }
 
   std::shared_ptr<RDMAAllocator> allocator_;
@@ -148,18 +163,9 @@ TEST_P(UserMemoryContract, RegistersInPiecesIfThePolicySaysSo) {
 TEST_P(UserMemoryContract, TwoPiecesOfALongMessageStayRegisteredWithAHelper) {
   constexpr size_t kPiece = size_t{1} << 20;
   constexpr size_t kSlack = 2 * 4096;  // two pieces that do not begin at a page
-  virtual_time = 0;
   HelperOptions options = HelperOptions::improved();
   options.piece_from = 0;
-  options.own_thread = false;
-  const auto helper = std::make_shared<HelperPolicy>(options);
-  const TransmitLine line = make_line([helper] {
-    RegistrationOptions cache;
-    cache.max_bytes = size_t{1} << 28;
-    cache.policy = helper;
-    cache.clock = [] { return virtual_time.load(); };
-    return cache;
-  });
+  const auto [line, helper] = make_line(options);
   if (!must(user_->cache())->watches()) {
     GTEST_SKIP() << "without userfaultfd no registration outlives its use";
   }
@@ -242,17 +248,7 @@ TEST_P(UserMemoryContract, ADestroyedQueueReleasesTheMemory) {
 TEST_P(UserMemoryContract, ALoopIsLateInItsFirstTwoRoundsOnly) {
   constexpr size_t kBytes = 400'000;  // long enough for a mapping of its own, with every malloc()
   constexpr size_t kRounds = 10;
-  virtual_time = 0;
-  HelperOptions options = HelperOptions::improved();
-  options.own_thread = false;
-  const auto helper = std::make_shared<HelperPolicy>(options);
-  const TransmitLine line = make_line([helper] {
-    RegistrationOptions cache;
-    cache.max_bytes = size_t{1} << 28;
-    cache.policy = helper;
-    cache.clock = [] { return virtual_time.load(); };
-    return cache;
-  });
+  const auto [line, helper] = make_line(HelperOptions::improved());
   if (!must(user_->cache())->watches()) {
     GTEST_SKIP() << "without userfaultfd no registration outlives its use";
   }
