@@ -105,7 +105,7 @@ struct IncomingCall {
   CallSource* source = nullptr;
   // Set by a stub that cannot run now, together with the outcome kMalformed: nothing ran, and the
   // source runs the call again later, before all later calls of its channel. Requires: `source` is
-  // not nullptr, and `notify` is.
+  // not nullptr.
   bool postponed = false;
   CallOutcome outcome = CallOutcome::kDone;
   std::string error_type;  // the demangled type name of the exception

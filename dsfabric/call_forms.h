@@ -7,8 +7,10 @@
 //   send<Options>(call)          sends a call without completions
 //   send<Options>(view, end)     sends a call and notifies the objects of `end` (CallEnd)
 //   prepare()                    sets the path up: called before memory is prepared for a transfer
+//   kWritesOutcome               the destination can write the outcome into a RemoteObject
 //   write_ahead(...)             writes memory of this process into memory of the destination's
 //                                process; calls that are sent afterwards find the bytes in place
+// A path without prepare() and write_ahead() has only calls whose buffers are copied.
 #ifndef CARIAMA_DSFABRIC_CALL_FORMS_H_
 #define CARIAMA_DSFABRIC_CALL_FORMS_H_
 
@@ -70,9 +72,11 @@ class CARIAMA_DSFABRIC_EXPORT CallEnd {
   RemoteObject<Synchronizer>* written = nullptr;
 
   // Registers the objects that wait for process `rank` to end the call, and makes `call` request a
-  // report of its end. Error: RESOURCE_EXHAUSTED (`written` has no operation left). Requires: there
-  // is such a rank.
-  [[nodiscard]] absl::Status expect(Fabric& fabric, Rank rank, OutgoingCallView& call);
+  // report of its end. `router`: a process that forwards the call; its failure ends the call, too.
+  // Error: RESOURCE_EXHAUSTED (`written` has no operation left). Requires: there is such a rank;
+  // with a router, `written` is nullptr.
+  [[nodiscard]] absl::Status expect(Fabric& fabric, Rank rank, OutgoingCallView& call,
+                                    Rank router = kNoRank);
   // Called if the call of the last expect() was not accepted because of `why`. Withdraws the
   // registration, and returns `why`. If a failure of the process has reported the end of the call
   // meanwhile, the call counts as accepted: completes `transmitted` with `why`, and returns OK.
@@ -140,6 +144,9 @@ template <typename T, typename C, typename Send>
 template <typename Options, typename P, typename Call, typename T, typename C>
 [[nodiscard]] CallResult send_with(const P& path, const Call& call, CallEnd& end,
                                    Completions<T, C> completions) {
+  static_assert(P::kWritesOutcome || !std::is_same_v<C, RemoteObject<Synchronizer>*>,
+                "cariama: a routed call ends with an answer, which can count a plain Synchronizer "
+                "down; a RemoteObject is for the calls of a messenger");
   return send_completing(path.fabric(), path.rank(), path.thread(), end, std::move(completions),
                          [&](CallEnd& connected) {
                            const auto& kept = owned(call);
@@ -333,6 +340,11 @@ template <typename Options, typename P, typename F, typename... Given>
   }
 }
 
+template <typename Options, typename Given>
+inline constexpr bool kReportsTransmitted =
+    !std::is_same_v<decltype(completions_of<Options>(std::declval<Given>()).transmitted),
+                    NoCompletion>;
+
 template <typename Options, typename P, typename F, typename... Given>
 [[nodiscard]] CallResult issue_placed(const P& path, const F& function, MemoryRange source,
                                       const RemoteMemoryLocator& target, Given&&... given) {
@@ -340,7 +352,10 @@ template <typename Options, typename P, typename F, typename... Given>
     return range;
   }
   if (absl::Status ready = path.prepare(); !ready.ok()) return ready;
-  if (absl::Status written = path.write_ahead(*source.memory, source.offset, source.size, target);
+  // on_transmitted() promises that the source may be reused.
+  constexpr bool kComplete = (kReportsTransmitted<Options, Given> || ...);
+  if (absl::Status written =
+          path.write_ahead(*source.memory, source.offset, source.size, target, kComplete);
       !written.ok()) {
     return written;
   }

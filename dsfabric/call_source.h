@@ -97,6 +97,10 @@ class CARIAMA_DSFABRIC_EXPORT RunningCalls {
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT uint64_t
 expect_answer(Fabric& fabric, Rank rank,
               std::function<void(const absl::Status&, std::span<const std::byte> result)> ended);
+// Ends the calls to process `rank` that wait for an answer and that `router` was to forward
+// (CallEnd::expect).
+CARIAMA_DSFABRIC_EXPORT void fail_routed_calls(Fabric& fabric, Rank rank, Rank router,
+                                               const absl::Status& status);
 // Removes the registration of expect_answer(). Returns false if the answer or the failure came
 // before.
 CARIAMA_DSFABRIC_EXPORT bool forget_answer(Fabric& fabric, Rank rank, uint64_t handle);

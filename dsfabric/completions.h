@@ -11,8 +11,9 @@
 //   transmitted  A one-sided call was published. A send-based call was accepted: handed to the
 //                transport, or deferred. (The closure, the arguments and a buffer that travels
 //                with the call were copied, and may be reused, when the calling function
-//                returned.) A broadcast was transmitted when the parts for all children were
-//                accepted.
+//                returned. Registered memory that call_buffer WRITEs to a target may be reused when
+//                the call was transmitted.) A broadcast was transmitted when the parts for all
+//                children were accepted.
 //   consumed     The destination has run the call: a buffer that it READ may be reused. For
 //                call_return: the result is in place.
 //

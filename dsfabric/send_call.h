@@ -83,15 +83,17 @@ namespace internal {
                                                            WhenFull when_full, CallEnd& end);
 
 // Writes memory of this process into memory of `rank`. Calls that are sent afterwards find the
-// bytes in place.
+// bytes in place. With `complete`, blocks until the WRITE has completed; runs no calls.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status write_ahead(Fabric& fabric, Rank rank,
                                                                RDMAMemory& source, uint64_t offset,
                                                                uint64_t size,
-                                                               const RemoteMemoryLocator& target);
+                                                               const RemoteMemoryLocator& target,
+                                                               bool complete);
 
 // The send-based path (call_forms.h).
 class SendPath {
  public:
+  static constexpr bool kWritesOutcome = true;
   // The path to `thread`; with kService, to the service of process `rank`.
   SendPath(Fabric& fabric, ThreadId thread, Rank rank = kNoRank)
       : fabric_(fabric), thread_(thread), rank_(rank) {}
@@ -112,8 +114,8 @@ class SendPath {
   }
   [[nodiscard]] absl::Status prepare() const { return check_destination(fabric_, rank_, thread_); }
   [[nodiscard]] absl::Status write_ahead(RDMAMemory& source, uint64_t offset, uint64_t size,
-                                         const RemoteMemoryLocator& target) const {
-    return internal::write_ahead(fabric_, rank(), source, offset, size, target);
+                                         const RemoteMemoryLocator& target, bool complete) const {
+    return internal::write_ahead(fabric_, rank(), source, offset, size, target, complete);
   }
 
  private:
@@ -145,7 +147,8 @@ CallResult call(Fabric& fabric, ThreadId destination, F&& function, Given&&... g
 //                    function gets the target's address. call_buffer() blocks until the WRITE of a
 //                    span has completed, so the span may be reused when call_buffer() returns.
 //                    Registered memory may be reused when source->is_free(), at the latest when the
-//                    call is consumed.
+//                    call is consumed. With an object for the event "transmitted", call_buffer()
+//                    blocks until the WRITE of registered memory has completed, too.
 //   Sync, Async      Only a locator travels, and the destination READs the source, which must not
 //                    change before the call is consumed. Sync: the destination's consumer waits for
 //                    the READ before it runs its next call. Async: the READ proceeds while later

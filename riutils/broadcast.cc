@@ -77,22 +77,6 @@ void answer_parent(Fabric& fabric, uint32_t parent, uint64_t handle, const absl:
               encode_broadcast_answer(status, std::min(kMaxErrorText, room)));
 }
 
-// Writes the buffer into the target of process `rank` before the call that `route` sends there. The
-// route may store the call into mapped memory, which no queue pair orders after the data, and it
-// may store the call later. So this function blocks until the write is complete.
-[[nodiscard]] absl::Status write_before_route(Fabric& fabric, Rank rank, RDMAMemory& source,
-                                              uint64_t offset, uint64_t bytes,
-                                              const RemoteMemoryLocator& target) {
-  if (absl::Status can_be = check_target(rank, target, bytes); !can_be.ok()) return can_be;
-  const auto transmitter = Runtime::of(fabric).transmitter(rank, fabric.this_thread()->index());
-  if (!transmitter.ok()) return transmitter.status();
-  Synchronizer done;
-  absl::Status posted = (*transmitter)->write(source, offset, bytes, target, &done);
-  if (!posted.ok()) return posted;
-  // Every transfer completes or fails. Until then the transport refers to `done`.
-  return (*transmitter)->wait(done, kForever);
-}
-
 // One process's part of a broadcast. Destroyed when the process's threads have run the call and its
 // children have answered; the destructor reports the end.
 class Node : public std::enable_shared_from_this<Node> {
@@ -277,11 +261,11 @@ absl::Status Node::send(uint64_t child, BroadcastRoute* route) {
   } else if (part.buffer == Buffer::kPlaced) {
     const auto subtree =
         std::span(targets_).subspan(child - self(), subtree_size(child, fabric_.size()));
-    if (absl::Status written = (route == nullptr ? write_ahead : write_before_route)(
-            fabric_, rank, *memory_, offset_, part.size, subtree.front());
-        !written.ok()) {
-      return written;
-    }
+    // A route may store the call into mapped memory, which no queue pair orders after the data, and
+    // may store it later. So the WRITE has to be complete before.
+    absl::Status written = write_ahead(fabric_, rank, *memory_, offset_, part.size, subtree.front(),
+                                       /*complete=*/route != nullptr);
+    if (!written.ok()) return written;
     payload.append(reinterpret_cast<const char*>(subtree.data()), subtree.size_bytes());
   }
   // The callback owns a reference to this node until the child has answered.

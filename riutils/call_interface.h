@@ -51,10 +51,10 @@ class CARIAMA_RIUTILS_EXPORT OutgoingChannel {
   [[nodiscard]] virtual Rank rank() const = 0;  // of the destination's process
   // Writes local memory into memory of the destination's process. A call that is sent afterwards on
   // this channel finds the data in place when it runs. May block until the transport has completed
-  // the write; never waits for the destination thread.
+  // the write, and does so with `complete`; never waits for the destination thread.
   [[nodiscard]] virtual absl::Status write_ahead(RDMAMemory& source, uint64_t offset,
-                                                 uint64_t bytes,
-                                                 const RemoteMemoryLocator& target) = 0;
+                                                 uint64_t bytes, const RemoteMemoryLocator& target,
+                                                 bool complete) = 0;
 };
 
 // Gives this layer the channel of a messenger or an aggregator, and its policy for calls.
@@ -77,6 +77,7 @@ class ChannelAccess {
 template <typename Sender>
 class ChannelPath {
  public:
+  static constexpr bool kWritesOutcome = true;
   explicit ChannelPath(Sender& sender) : sender_(sender) {}
 
   [[nodiscard]] Fabric& fabric() const { return channel().fabric(); }
@@ -92,8 +93,8 @@ class ChannelPath {
   }
   [[nodiscard]] absl::Status prepare() const { return sender_.setup(); }
   [[nodiscard]] absl::Status write_ahead(RDMAMemory& source, uint64_t offset, uint64_t size,
-                                         const RemoteMemoryLocator& target) const {
-    return channel().write_ahead(source, offset, size, target);
+                                         const RemoteMemoryLocator& target, bool complete) const {
+    return channel().write_ahead(source, offset, size, target, complete);
   }
 
  private:

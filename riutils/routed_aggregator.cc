@@ -1,5 +1,6 @@
 #include "riutils/routed_aggregator.h"
 
+#include <cstring>
 #include <span>
 #include <string>
 
@@ -11,6 +12,21 @@
 #include "riutils/internal/runtime.h"
 
 namespace cariama {
+namespace {
+
+// The closure of the first hop.
+struct Carried {
+  const internal::RoutedHead head;
+  const OutgoingCallView& call;
+
+  static void write(const void* self, std::byte* at) {
+    const auto& [head, call] = *static_cast<const Carried*>(self);
+    std::memcpy(at, &head, sizeof head);
+    call.write_call(call.call, at + sizeof head);
+  }
+};
+
+}  // namespace
 
 absl::StatusOr<Routing> routing_of(std::string_view name) {
   if (name == "direct") return Routing::kDirect;
@@ -69,6 +85,38 @@ RoutedAggregator::Route& RoutedAggregator::open(ThreadId destination) {
 }
 
 ThreadId RoutedAggregator::next_hop(ThreadId destination) { return route_to(destination).to; }
+
+// ---- Calls with reports ------------------------------------------------------------------------
+
+CallResult RoutedAggregator::send_reporting(ThreadId destination, const OutgoingCallView& call,
+                                            internal::WhenNoRoom when, internal::CallEnd& end) {
+  Route& route = route_to(destination);
+  internal::OutgoingChannel& channel = Access::channel(route.calls);
+  if (route.to == destination) {
+    return internal::send_on_channel(channel, call, when, Access::kBatch, end);
+  }
+  const Carried carried{{internal::RoutedHead::name(destination, order_), call.id.value}, call};
+  OutgoingCallView view{.id = call.id.value == 0 ? call.id : internal::routed_function(),
+                        .closure_bytes = sizeof carried.head + call.closure_bytes,
+                        .call = &carried,
+                        .write_call = &Carried::write};
+  const Rank rank = fabric_.rank_of(destination);
+  const Rank router = fabric_.rank_of(route.to);
+  if (absl::Status expected = end.expect(fabric_, rank, view, router); !expected.ok()) {
+    return expected;
+  }
+  // As in send_on_channel(): a failure ends the calls that are registered at that time, so look for
+  // one after the registration.
+  CallResult sent = fabric_.peer_status(rank);
+  if (sent.ok()) sent = fabric_.peer_status(router);
+  if (sent.ok()) sent = failure_of(route, destination);
+  if (sent.ok()) sent = channel.sender().send_slowly(view, when, Access::kBatch, end.transmitted);
+  if (!sent.ok()) {
+    return end.refused(fabric_, rank, view, explain(route, destination, sent.status()));
+  }
+  ++routed_;
+  return sent;
+}
 
 // ---- Errors -------------------------------------------------------------------------------------
 

@@ -64,9 +64,13 @@
 // that live. If a destination dies, its router tells the senders: later calls to it, flush() and
 // shutdown() get UNAVAILABLE with its name.
 //
-// Supported: call, and call_buffer whose buffer is copied into the call, with Fail, Retry or
-// RetryAsync. Not supported: completions, results, and buffers that are READ or WRITTEN. Use a
-// messenger for these, or send an answer as a call.
+// Reports. A call may have completions and a result (completions.h). on_transmitted() reports that
+// the first hop is published. The report of the call's end, with its result, goes from the
+// destination to the sender's process directly, by a connection of the two, which they set up if
+// there is none; it does not pass the router. If the router or the destination fails before, the
+// completion gets UNAVAILABLE: the call may have run.
+//
+// Not supported: buffers that are READ or WRITTEN, and RemoteObject. Use a messenger for these.
 #ifndef CARIAMA_RIUTILS_ROUTED_AGGREGATOR_H_
 #define CARIAMA_RIUTILS_ROUTED_AGGREGATOR_H_
 
@@ -206,21 +210,55 @@ class CARIAMA_RIUTILS_EXPORT RoutedAggregator {
   // The destination calls function(arguments...). Errors: those of RDMAAggregator::call (a call
   // whose length exceeds a chunk: INVALID_ARGUMENT), OUT_OF_RANGE (no such thread), and UNAVAILABLE
   // (the router or the destination has failed).
-  template <auto... Options, typename F, typename... Args>
-  CallResult call(ThreadId destination, F&& function, Args&&... arguments) {
-    static_assert(!(internal::kIsCompletion<Args> || ...),
-                  "cariama: a call of a RoutedAggregator takes no completion; a messenger's does");
-    if constexpr (internal::require_function<F>() && !(internal::kIsCompletion<Args> || ...)) {
-      return send<CallOptions<Options...>>(destination,
-                                           make_call(function, std::forward<Args>(arguments)...));
+  //   call(destination, function, arguments...)
+  //   call(destination, function, completions, arguments...)
+  template <auto... Options, typename F, typename... Given>
+  __attribute__((always_inline)) CallResult call(ThreadId destination, F&& function,
+                                                 Given&&... given) {
+    if (destination >= total_) [[unlikely]]
+      return no_such(destination);
+    return internal::issue_call<CallOptions<Options...>>(Path(*this, destination), function,
+                                                         std::forward<Given>(given)...);
+  }
+  // The destination calls function(buffer, size), with a copy of the bytes of `source`.
+  //   call_buffer(destination, function, source, [completions])
+  template <auto... Options, typename F, typename... Given>
+  CallResult call_buffer(ThreadId destination, F&& function, std::span<const std::byte> source,
+                         Given&&... given) {
+    constexpr bool kCopied =
+        !CallOptions<Options...>::template kGives<Pulling> && !internal::kTargetFirst<Given...>;
+    static_assert(kCopied,
+                  "cariama: a RoutedAggregator copies the buffer into the call; a messenger's "
+                  "call_buffer READs (Sync, Async) or WRITEs it");
+    if (destination >= total_) [[unlikely]]
+      return no_such(destination);
+    if constexpr (kCopied) {
+      return internal::issue_call_buffer<CallOptions<Options...>>(
+          Path(*this, destination), function, source, std::forward<Given>(given)...);
     } else {
       return {};
     }
   }
-  // The destination calls function(buffer, size), with a copy of the bytes of `source`.
-  template <auto... Options, typename F>
-  CallResult call_buffer(ThreadId destination, F&& function, std::span<const std::byte> source) {
-    return send<CallOptions<Options...>>(destination, make_buffer_call(function, source));
+  // As CallInterface::call_return (call_interface.h).
+  template <auto... Options, typename F, typename T, typename Given, typename... Args>
+  CallResult call_return(ThreadId destination, F&& function, T& result, Given&& completions,
+                         Args&&... arguments) {
+    if (destination >= total_) [[unlikely]]
+      return no_such(destination);
+    return internal::issue_call_return<CallOptions<Options...>>(
+        Path(*this, destination), function, result, std::forward<Given>(completions),
+        std::forward<Args>(arguments)...);
+  }
+  // As CallInterface::async_call (call_interface.h). The call is batched: flush() before a wait.
+  template <auto... Options, typename F, typename... Args>
+  [[nodiscard]] auto async_call(ThreadId destination, F&& function, Args&&... arguments) {
+    const Path path(*this, destination);
+    using Result = decltype(internal::issue_async_call<CallOptions<Options...>>(
+        path, function, std::forward<Args>(arguments)...));
+    if (destination >= total_) [[unlikely]]
+      return Result::failed(fabric_, no_such(destination));
+    return internal::issue_async_call<CallOptions<Options...>>(path, function,
+                                                               std::forward<Args>(arguments)...);
   }
 
   // Publishes the batches of this thread. Never waits for a receiver. Returns the first error,
@@ -258,17 +296,38 @@ class CARIAMA_RIUTILS_EXPORT RoutedAggregator {
   };
   using Access = internal::ChannelAccess<RDMAAggregator>;
 
-  template <typename Options, typename Call>
-  CallResult send(ThreadId destination, const Call& call) {
-    static_assert(
-        !Options::template kGives<Notification> && !Options::template kGives<Pulling>,
-        "cariama: a call of a RoutedAggregator takes no options but Fail, Retry and RetryAsync");
-    if (destination >= total_) [[unlikely]]
-      return no_such(destination);
+  // The path to one destination (call_forms.h), for calls with copied arguments and buffers.
+  class Path {
+   public:
+    static constexpr bool kWritesOutcome = false;
+    Path(RoutedAggregator& owner, ThreadId destination)
+        : owner_(owner), destination_(destination) {}
+    [[nodiscard]] Fabric& fabric() const { return owner_.fabric_; }
+    [[nodiscard]] ThreadId thread() const { return destination_; }
+    [[nodiscard]] Rank rank() const { return owner_.fabric_.rank_of(destination_); }
+    template <typename Options, typename Call>
+    [[nodiscard]] __attribute__((always_inline)) CallResult send(const Call& call) const {
+      return owner_.send(destination_, call, when<Options>());
+    }
+    template <typename Options>
+    [[nodiscard]] CallResult send(const OutgoingCallView& call, internal::CallEnd& end) const {
+      return owner_.send_reporting(destination_, call, when<Options>(), end);
+    }
+
+   private:
+    template <typename Options>
+    static constexpr internal::WhenNoRoom when() {
+      return internal::WhenNoRoom::of(Options::kWhenFull, false);
+    }
+    RoutedAggregator& owner_;
+    const ThreadId destination_;
+  };
+
+  template <typename Call>
+  CallResult send(ThreadId destination, const Call& call, internal::WhenNoRoom when) {
     Route& route = route_to(destination);
-    constexpr auto kWhen = internal::WhenNoRoom::of(Options::kWhenFull, false);
     if (route.to == destination) {
-      return Access::sender(route.calls).template send<true>(call, kWhen);
+      return Access::sender(route.calls).template send<true>(call, when);
     }
     if (any_failure_->load(std::memory_order_relaxed)) [[unlikely]] {
       if (absl::Status failed = failure_of(route, destination); !failed.ok()) return failed;
@@ -277,12 +336,16 @@ class CARIAMA_RIUTILS_EXPORT RoutedAggregator {
         Access::sender(route.calls)
             .template send<true>(internal::RoutedCall<const Call&>(
                                      internal::RoutedHead::name(destination, order_), call),
-                                 kWhen);
+                                 when);
     if (!sent.ok()) [[unlikely]]
       return explain(route, destination, sent.status());
     ++routed_;
     return sent;
   }
+
+  // Sends a call whose events are reported to the objects of `end`.
+  CallResult send_reporting(ThreadId destination, const OutgoingCallView& call,
+                            internal::WhenNoRoom when, internal::CallEnd& end);
 
   // Routes are numbered. kDirect: by destination. kNode: by node, except the sender's node; then by
   // thread of the sender's node.

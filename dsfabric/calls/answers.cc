@@ -149,6 +149,10 @@ void Answers::fail(uint32_t rank, const absl::Status& status) {
   for (auto& call : pending_.take_all(rank)) call->complete(status, {});
 }
 
+void Answers::fail_routed(uint32_t rank, uint32_t router, const absl::Status& status) {
+  for (auto& call : pending_.take_routed(rank, router)) call->complete(status, {});
+}
+
 AnswerSlots* Answers::slots_of(uint32_t rank) {
   if (rank >= job_.size()) return nullptr;
   Connection* const connection = peers_.connected(rank);

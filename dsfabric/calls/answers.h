@@ -42,15 +42,18 @@ class Answers {
   // ---- In the process that called
   [[nodiscard]] PendingCalls& pending() { return pending_; }
   // Registers `call` as pending until `rank` answers, and returns its handle. The answer may arrive
-  // in an answer slot.
-  [[nodiscard]] uint64_t expect_result(uint32_t rank, std::unique_ptr<PendingCall> call) {
-    return pending_.add(rank, std::move(call), slots_of(rank));
+  // in an answer slot. `router`: as for PendingCalls::add().
+  [[nodiscard]] uint64_t expect_result(uint32_t rank, std::unique_ptr<PendingCall> call,
+                                       uint32_t router = PendingCalls::kDirect) {
+    return pending_.add(rank, std::move(call), slots_of(rank), router);
   }
   // Completes the call with an answer from process `from`.
   void complete(uint32_t from, uint64_t handle, CallOutcome outcome, const std::string& type,
                 const std::string& text, std::span<const std::byte> result);
   // Completes all calls that wait for `rank` with an error.
   void fail(uint32_t rank, const absl::Status& status);
+  // Does the same with the calls to `rank` that `router` was to forward.
+  void fail_routed(uint32_t rank, uint32_t router, const absl::Status& status);
   // Completes calls whose results have arrived in slots; with `poller`, only that thread's calls.
   // Returns the number of completed calls.
   size_t take_results(PollerId poller);

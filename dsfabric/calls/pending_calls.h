@@ -31,10 +31,13 @@ class PendingCall {
 template <typename Slots, typename Mutex>
 class BasicPendingCalls {
  public:
+  static constexpr uint32_t kDirect = UINT32_MAX;  // as a router: none
+
   // Registers a call that `rank` will answer, and returns its handle, which is never 0. Reserves
-  // one of `slots` for the result, if one is free. Throws std::bad_alloc if 2^26 calls are pending.
+  // one of `slots` for the result, if one is free. `router`: the process that forwards the call.
+  // Throws std::bad_alloc if 2^26 calls are pending.
   [[nodiscard]] uint64_t add(uint32_t rank, std::unique_ptr<PendingCall> call,
-                             Slots* slots = nullptr) {
+                             Slots* slots = nullptr, uint32_t router = kDirect) {
     const std::lock_guard<Mutex> lock(mutex_);
     uint32_t index;
     if (free_.empty()) {
@@ -50,6 +53,7 @@ class BasicPendingCalls {
     const uint64_t generation = (entry.handle >> 32) + 1;
     entry.handle = generation << 32 | slot << kIndexBits | index;
     entry.rank = rank;
+    entry.router = router;
     entry.call = std::move(call);
     entry.slots = slots;
     if (slot != 0) {
@@ -72,14 +76,14 @@ class BasicPendingCalls {
   // Returns true if any pending call has an answer slot.
   [[nodiscard]] bool any_in_slots() const { return in_slots_.load(std::memory_order_relaxed) != 0; }
 
-  // Removes and returns the call, if `handle` names a call that `rank` is to answer; else returns
-  // nullptr. Releases the call's slot.
+  // Removes and returns the call, if `handle` names a call that `rank` is to answer, or to forward;
+  // else returns nullptr. Releases the call's slot.
   [[nodiscard]] std::unique_ptr<PendingCall> take(uint64_t handle, uint32_t rank) {
     const std::lock_guard<Mutex> lock(mutex_);
     const uint32_t index = static_cast<uint32_t>(handle) & kIndexMask;
     if (index >= entries_.size()) return nullptr;
     Entry& entry = entries_[index];
-    if (entry.call == nullptr || entry.handle != handle || entry.rank != rank) return nullptr;
+    if (entry.call == nullptr || entry.handle != handle || !entry.needs(rank)) return nullptr;
     if (const uint32_t slot = slot_of(handle); slot != 0) {
       entry.slots->release(slot);
       in_slots_.fetch_sub(1, std::memory_order_relaxed);
@@ -89,19 +93,16 @@ class BasicPendingCalls {
     return call;
   }
 
-  // Removes and returns all calls that the failed process `rank` was to answer. Their slots are not
-  // reused.
+  // Removes and returns all calls that the failed process `rank` was to answer or to forward. Their
+  // slots are not reused.
   [[nodiscard]] std::vector<std::unique_ptr<PendingCall>> take_all(uint32_t rank) {
-    const std::lock_guard<Mutex> lock(mutex_);
-    std::vector<std::unique_ptr<PendingCall>> taken;
-    for (uint32_t index = 0; index < entries_.size(); ++index) {
-      Entry& entry = entries_[index];
-      if (entry.call == nullptr || entry.rank != rank) continue;
-      if (slot_of(entry.handle) != 0) in_slots_.fetch_sub(1, std::memory_order_relaxed);
-      taken.push_back(std::move(entry.call));
-      release(index);
-    }
-    return taken;
+    return take_if([&](const Entry& entry) { return entry.needs(rank); });
+  }
+  // Does the same with the calls that `router` was to forward to process `rank`.
+  [[nodiscard]] std::vector<std::unique_ptr<PendingCall>> take_routed(uint32_t rank,
+                                                                      uint32_t router) {
+    return take_if(
+        [&](const Entry& entry) { return entry.rank == rank && entry.router == router; });
   }
 
   // Marks the slots of the calling thread's calls as polled.
@@ -114,7 +115,7 @@ class BasicPendingCalls {
   [[nodiscard]] bool waits_for(uint32_t rank) const {
     const std::lock_guard<Mutex> lock(mutex_);
     for (const Entry& entry : entries_) {
-      if (entry.call != nullptr && entry.rank == rank) return true;
+      if (entry.call != nullptr && entry.needs(rank)) return true;
     }
     return false;
   }
@@ -132,11 +133,29 @@ class BasicPendingCalls {
   }
 
   struct Entry {
+    // Returns true if the call ends without an answer when process `of` fails.
+    [[nodiscard]] bool needs(uint32_t of) const { return rank == of || router == of; }
+
     uint64_t handle = 0;  // generation (32 bits, from 1), slot number, index in entries_
     uint32_t rank = 0;
+    uint32_t router = kDirect;
     Slots* slots = nullptr;
     std::unique_ptr<PendingCall> call;
   };
+
+  template <typename Condition>
+  [[nodiscard]] std::vector<std::unique_ptr<PendingCall>> take_if(const Condition& condition) {
+    const std::lock_guard<Mutex> lock(mutex_);
+    std::vector<std::unique_ptr<PendingCall>> taken;
+    for (uint32_t index = 0; index < entries_.size(); ++index) {
+      Entry& entry = entries_[index];
+      if (entry.call == nullptr || !condition(entry)) continue;
+      if (slot_of(entry.handle) != 0) in_slots_.fetch_sub(1, std::memory_order_relaxed);
+      taken.push_back(std::move(entry.call));
+      release(index);
+    }
+    return taken;
+  }
 
   mutable Mutex mutex_;
   std::vector<Entry> entries_;

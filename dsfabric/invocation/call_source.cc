@@ -45,6 +45,10 @@ bool forget_answer(Fabric& fabric, Rank rank, uint64_t handle) {
   return answers_of(fabric).pending().take(handle, rank) != nullptr;
 }
 
+void fail_routed_calls(Fabric& fabric, Rank rank, Rank router, const absl::Status& status) {
+  answers_of(fabric).fail_routed(rank, router, status);
+}
+
 void answer_call(Fabric& fabric, Rank to, const NotifyTarget* wanted, const IncomingCall& call,
                  const std::string& result) {
   answers_of(fabric).answer(to, wanted, call, result);

@@ -50,7 +50,7 @@ void EventReceiver::complete(const absl::Status& status, std::span<const std::by
   if (state_ != nullptr) state_->finish(status, result);
 }
 
-absl::Status CallEnd::expect(Fabric& fabric, Rank rank, OutgoingCallView& call) {
+absl::Status CallEnd::expect(Fabric& fabric, Rank rank, OutgoingCallView& call, Rank router) {
   if (written != nullptr) {
     auto target = RemoteObjectAccess::expect(*written, rank);
     if (!target.ok()) return target.status();
@@ -67,8 +67,8 @@ absl::Status CallEnd::expect(Fabric& fabric, Rank rank, OutgoingCallView& call) 
       std::make_unique<AwaitedCall>(std::move(consumed), std::move(receiver), std::move(lent));
   call.flags = returns ? kCallReturn : kCallNotify;
   call.notify.rank = fabric.rank();
-  call.notify.handle = returns ? answers.expect_result(rank, std::move(pending))
-                               : answers.pending().add(rank, std::move(pending));
+  call.notify.handle = returns ? answers.expect_result(rank, std::move(pending), router)
+                               : answers.pending().add(rank, std::move(pending), nullptr, router);
   return absl::OkStatus();
 }
 
@@ -143,7 +143,7 @@ absl::Status check_target(Rank rank, const RemoteMemoryLocator& target, uint64_t
 }
 
 absl::Status write_ahead(Fabric& fabric, Rank rank, RDMAMemory& source, uint64_t offset,
-                         uint64_t size, const RemoteMemoryLocator& target) {
+                         uint64_t size, const RemoteMemoryLocator& target, bool complete) {
   if (rank >= fabric.size()) return no_such_rank(rank, fabric.size());
   if (absl::Status range = check_range(&source, offset, size); !range.ok()) return range;
   if (absl::Status can_be = check_target(rank, target, size); !can_be.ok()) return can_be;
@@ -153,9 +153,12 @@ absl::Status write_ahead(Fabric& fabric, Rank rank, RDMAMemory& source, uint64_t
   }
   auto connection = sender_of(fabric).connection_of_this_thread(rank);
   if (!connection.ok()) return connection.status();
-  return sender_of(fabric).transfer(**connection, [&](Connection& through) {
-    return through.write(source, offset, size, target, nullptr);
+  Synchronizer done;
+  absl::Status posted = sender_of(fabric).transfer(**connection, [&](Connection& through) {
+    return through.write(source, offset, size, target, complete ? &done : nullptr);
   });
+  if (!posted.ok() || !complete) return posted;
+  return sender_of(fabric).await_transfer(**connection, done);
 }
 
 bool can_be_pulled(const RemoteMemoryLocator& source) {

@@ -272,8 +272,7 @@ bool ChannelReceiver::step(uint64_t word, Cursor& cursor) {
     call_.outcome = CallOutcome::kUnknown;
     static_cast<void>(finish_slowly(nullptr));
   } else {
-    run_flagged(header, cursor.at + sizeof header);
-    if (ended_) return false;
+    if (!run_flagged(header, cursor.at + sizeof header)) return false;
   }
   if constexpr (kEvent) unread_words_ -= size / sizeof header;
   cursor.at += size;
@@ -281,10 +280,12 @@ bool ChannelReceiver::step(uint64_t word, Cursor& cursor) {
   return true;
 }
 
-void ChannelReceiver::run_flagged(const CallHeader& header, std::byte* behind) {
+// Returns false if the call is postponed or malformed.
+bool ChannelReceiver::run_flagged(const CallHeader& header, std::byte* behind) {
   NotifyTarget notify;
   if ((header.flags() & ~(kCallNotify | kCallReturn)) != 0 || header.bytes() < sizeof notify) {
-    return break_off("a call has flags that do not exist, or no place for its notification");
+    break_off("a call has flags that do not exist, or no place for its notification");
+    return false;
   }
   std::memcpy(&notify, behind, sizeof notify);
   call_.closure = {behind + sizeof notify, header.bytes() - sizeof notify};
@@ -294,7 +295,7 @@ void ChannelReceiver::run_flagged(const CallHeader& header, std::byte* behind) {
   run_call(header, call_);
   call_.result = nullptr;
   call_.notify = nullptr;
-  static_cast<void>(finish_slowly(&notify));  // a call with a NotifyTarget is never postponed
+  return finish_slowly(&notify);
 }
 
 bool ChannelReceiver::finish_slowly(const NotifyTarget* notify) {

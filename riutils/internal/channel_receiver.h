@@ -127,7 +127,7 @@ class ChannelReceiver {
   // Arrival::kTrailing. Ends the publication, all of whose calls were run, and clears it: the
   // sender will write to its place again.
   void close_publication(Cursor& cursor);
-  void run_flagged(const CallHeader& header, std::byte* behind);
+  [[nodiscard]] bool run_flagged(const CallHeader& header, std::byte* behind);
   // Ends a call with another outcome than kDone, with an answer that follows later, or with a
   // notification. Returns false if the call was postponed: it remains the next call.
   [[nodiscard]] bool finish_slowly(const NotifyTarget* notify);

@@ -46,13 +46,13 @@ FabricChannel::~FabricChannel() {
 // ---- Buffers ------------------------------------------------------------------------------------
 
 absl::Status FabricChannel::write_ahead(RDMAMemory& source, uint64_t offset, uint64_t bytes,
-                                        const RemoteMemoryLocator& target) {
+                                        const RemoteMemoryLocator& target, bool complete) {
   // Mapped calls are stored, not posted, and trailing arrival is used where a later WRITE may
   // overtake an earlier one: in both modes nothing orders the call after the data. So wait for the
   // write's completion.
   const bool overtakes = arrival_ == Arrival::kMapped || arrival_ == Arrival::kTrailing;
   if (!overtakes || rank_ == fabric_.rank()) {
-    return internal::write_ahead(fabric_, rank_, source, offset, bytes, target);
+    return internal::write_ahead(fabric_, rank_, source, offset, bytes, target, complete);
   }
   if (absl::Status range = check_range(&source, offset, bytes); !range.ok()) return range;
   if (absl::Status can_be = check_target(rank_, target, bytes); !can_be.ok()) return can_be;

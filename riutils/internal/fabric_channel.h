@@ -37,7 +37,7 @@ class FabricChannel final : public OutgoingChannel,
   [[nodiscard]] ThreadId destination() const override { return destination_; }
   [[nodiscard]] Rank rank() const override { return rank_; }
   [[nodiscard]] absl::Status write_ahead(RDMAMemory& source, uint64_t offset, uint64_t bytes,
-                                         const RemoteMemoryLocator& target) override;
+                                         const RemoteMemoryLocator& target, bool complete) override;
 
   // ---- ChannelLink
   [[nodiscard]] std::optional<absl::StatusOr<Path>> open() override;

@@ -26,7 +26,7 @@ static_assert(sizeof(ArrivalHead) == sizeof(RoutedHead));
 // The router runs this function for a routed call.
 void forward_call(IncomingCall& call) {
   RoutedHead head;
-  if (call.source == nullptr || call.notify != nullptr || call.closure.size() < sizeof head) {
+  if (call.source == nullptr || call.closure.size() < sizeof head) {
     call.outcome = CallOutcome::kMalformed;
     return;
   }
@@ -38,7 +38,9 @@ void forward_call(IncomingCall& call) {
 void run_forwarded_call(IncomingCall& call) {
   Fabric* const fabric = running_fabric();
   ArrivalHead head;
-  if (fabric == nullptr || call.closure.size() < sizeof head) {
+  // A RoutedAggregator does not ask for an outcome word (NotifyTarget::key).
+  if (fabric == nullptr || call.closure.size() < sizeof head ||
+      (call.notify != nullptr && call.notify->key != 0)) {
     call.outcome = CallOutcome::kMalformed;
     return;
   }
@@ -54,11 +56,18 @@ void run_forwarded_call(IncomingCall& call) {
     call.outcome = CallOutcome::kMalformed;
     return;
   }
-  const RunningCalls running(*fabric, fabric->rank_of(head.origin));
+  const Rank origin = fabric->rank_of(head.origin);
+  const RunningCalls running(*fabric, origin);
   const uint32_t router = std::exchange(call.source_thread, head.origin);
   call.closure = call.closure.subspan(sizeof head);
   stub(call);
   call.source_thread = router;
+  // The end of the call is reported to its sender, not to the router.
+  if (call.notify != nullptr && !call.answered_later) {
+    answer_call(*fabric, origin, call.notify, call,
+                call.result != nullptr ? *call.result : std::string());
+    call.answered_later = true;
+  }
 }
 
 // The second hop, as a Call (call_encoding.h).
@@ -78,6 +87,19 @@ class ForwardedCall {
   const std::span<const std::byte> closure_;
 };
 
+// Sends `forwarded`, which carries the arrived `call`, with the request for a report of its end.
+CallResult send_on(FabricChannel& channel, const ForwardedCall& forwarded,
+                   const IncomingCall& call) {
+  constexpr auto kWhen = WhenNoRoom::of(WhenFull::kRetryAsync, false);
+  if (call.notify == nullptr) [[likely]]
+    return channel.sender().send<true>(forwarded, kWhen);
+  auto view = OutgoingCallView::of(forwarded);
+  view.flags = call.result != nullptr ? kCallReturn : kCallNotify;
+  view.notify = *call.notify;
+  EventReceiver nothing;
+  return channel.sender().send_slowly(view, kWhen, true, nothing);
+}
+
 }  // namespace
 
 FunctionId routed_function() { return FunctionTable::id_of<&forward_call>(); }
@@ -96,9 +118,9 @@ void Forwarder::forward(const RoutedHead& head, IncomingCall& call) {
   const uint32_t origin = fabric_.rank_of(call.source_thread);
   const ForwardedCall forwarded({call.source_thread, head.function},
                                 call.closure.subspan(sizeof head));
-  const CallResult sent =
-      to.channel->sender().send<true>(forwarded, WhenNoRoom::of(WhenFull::kRetryAsync, false));
+  const CallResult sent = send_on(*to.channel, forwarded, call);
   if (sent.ok()) [[likely]] {
+    call.answered_later = true;  // the destination answers
     forwarded_.add();
     if (to.last_origin != origin) [[unlikely]] {
       to.last_origin = origin;
@@ -121,6 +143,7 @@ void Forwarder::forward(const RoutedHead& head, IncomingCall& call) {
     to.channel->wake_when_drained();
     return;
   }
+  call.answered_later = true;  // the report of the failure ends the call
   lost_.add();
   lose(origin, fabric_.rank_of(head.thread()), sent.status());
 }
@@ -139,15 +162,19 @@ void Forwarder::lose(uint32_t origin, uint32_t destination, const absl::Status& 
   if (reported_.contains({origin, destination})) return;
   const CallResult told = service_call<RetryAsync>(
       fabric_, origin,
-      [router = fabric_.rank().value(), destination](const std::string& text) {
+      [destination](const std::string& text) {
         Fabric& fabric = *running_fabric();
-        if (router >= fabric.size() || destination >= fabric.size()) return;
-        Runtime::of(fabric).route_failures()->add(
-            router, destination,
+        const Rank router = running_source();
+        if (destination >= fabric.size()) return;
+        const absl::Status failure =
             make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
                        fabric.label(router) + " could not forward calls to " +
                            fabric.label(destination) + ": " + text,
-                       "calls to it that were accepted before may be lost"));
+                       "calls to it that were accepted before may be lost");
+        // Senders look for a failure after they have registered a call (send_reporting()).
+        Runtime::of(fabric).route_failures()->add(router, destination, failure);
+        fail_routed_calls(fabric, destination, router, failure);
+        tell_waiters(fabric);
       },
       std::string(why.message()));
   if (told.ok()) reported_.insert({origin, destination});

@@ -5,7 +5,8 @@
 //   first hop   CallHeader of forward_call | RoutedHead  | closure and arguments
 //   second hop  CallHeader of run_forwarded_call     | ArrivalHead | closure and arguments
 // The length is that of the CallHeader, so both hops have equal lengths. The origin of the first
-// hop is the sender of its channel.
+// hop is the sender of its channel. On both hops, the NotifyTarget of a call whose end is to be
+// reported stands behind the CallHeader, as in every call (call_encoding.h).
 #ifndef CARIAMA_RIUTILS_INTERNAL_FORWARDER_H_
 #define CARIAMA_RIUTILS_INTERNAL_FORWARDER_H_
 

@@ -213,5 +213,75 @@ TEST(RoutedProcesses, TheFirstCallToADeadDestinationIsReported) {
   run_job_with_a_victim(6, 3, call_a_dead_destination);
 }
 
+std::atomic<int> reports_ended;
+
+// The survivors run calls until rank 0 has lost rank `lost`.
+void end_together(Fabric& fabric, uint32_t lost) {
+  if (fabric.rank() == 0) {
+    for (uint32_t rank = 0; rank < fabric.size(); ++rank) {
+      if (rank != lost) must(call(fabric, fabric.thread_of(rank), [] { ++reports_ended; }));
+    }
+  }
+  EXPECT_TRUE(fabric.wait([] { return reports_ended.load() == 1; }, soon()));
+}
+
+// Rank 2 is stopped, and killed while it has calls that it has not forwarded.
+void lose_a_router_with_a_report(Fabric& fabric) {
+  if (fabric.rank() == 2) return testing::wait_to_be_killed(fabric);
+  RoutedAggregator aggregator(*fabric.this_thread(), kNodesOfTwo);
+  if (fabric.rank() == 0) {
+    const pid_t victim = must(async_call(fabric, 2, [] { return getpid(); }).get(soon()));
+    Future<int> first = aggregator.async_call(3, [] { return 1; });  // sets the channels up
+    EXPECT_TRUE(aggregator.flush().ok());
+    EXPECT_EQ(must(first.get(soon())), 1);
+    EXPECT_EQ(kill(victim, SIGSTOP), 0);
+    Synchronizer ran(1);
+    EXPECT_TRUE(aggregator.call<RemoteNotify>(
+        3, [] {}, ran));
+    Future<int> result = aggregator.async_call(3, [] { return 1; });
+    EXPECT_TRUE(aggregator.flush().ok());
+    EXPECT_EQ(kill(victim, SIGKILL), 0);
+    EXPECT_TRUE(fabric.wait([&] { return ran.done(); }, soon()));
+    testing::expect_dead(ran.status(), fabric, 2);
+    testing::expect_dead(result.get(soon()).status(), fabric, 2);
+    // Later calls are refused, and their completions not notified.
+    Synchronizer never(1);
+    testing::expect_dead(aggregator.call<RemoteNotify>(
+                             3, [] {}, never),
+                         fabric, 2);
+    EXPECT_FALSE(never.done());
+  }
+  end_together(fabric, 2);
+  static_cast<void>(aggregator.shutdown(soon()));  // rank 0: rank 2 is dead
+  must(fabric.finalize(soon()));
+}
+
+TEST(RoutedProcesses, ARouterIsKilledBeforeItForwardsAReportedCall) {
+  run_job_with_a_victim(4, 2, lose_a_router_with_a_report);
+}
+
+// Rank 3 is killed while it runs a call that is to be reported. Rank 0 has no connection to it.
+void lose_a_destination_with_a_report(Fabric& fabric) {
+  if (fabric.rank() == 3) return testing::wait_to_be_killed(fabric);
+  RoutedAggregator aggregator(*fabric.this_thread(), kNodesOfTwo);
+  if (fabric.rank() == 0) {
+    Synchronizer ran(1);
+    EXPECT_TRUE(aggregator.call<RemoteNotify>(
+        3, [] { kill(getpid(), SIGKILL); }, ran));
+    Future<int> result = aggregator.async_call(3, [] { return 1; });
+    EXPECT_TRUE(aggregator.flush().ok());
+    EXPECT_TRUE(fabric.wait([&] { return ran.done(); }, soon()));
+    testing::expect_dead(ran.status(), fabric, 3);
+    testing::expect_dead(result.get(soon()).status(), fabric, 3);
+  }
+  end_together(fabric, 3);
+  static_cast<void>(aggregator.shutdown(soon()));  // rank 0: rank 3 is dead
+  must(fabric.finalize(soon()));
+}
+
+TEST(RoutedProcesses, ADestinationIsKilledByAReportedCall) {
+  run_job_with_a_victim(4, 3, lose_a_destination_with_a_report);
+}
+
 }  // namespace
 }  // namespace cariama

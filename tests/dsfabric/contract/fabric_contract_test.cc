@@ -49,7 +49,7 @@ TEST_P(FabricContract, CallsAnswersAndNotifications) {
 TEST_P(FabricContract, BuffersArePushedAndPulled) {
   static RemoteMemoryLocator target;
   static std::atomic<bool> named;
-  static std::atomic<uint64_t> sums[3];
+  static std::atomic<uint64_t> sums[4];
   named = false;
   for (auto& sum : sums) sum = 0;
   LocalJob job({.processes = 2, .transport = GetParam()});
@@ -77,6 +77,16 @@ TEST_P(FabricContract, BuffersArePushedAndPulled) {
     must(call_buffer<RemoteNotify>(fabric, 1, add(0), &memory, 0, kBytes, target, done));
     must(call_buffer<RemoteNotify, Sync>(fabric, 1, add(1), &memory, 0, kBytes, done));
     must(call_buffer<RemoteNotify, Async>(fabric, 1, add(2), &memory, 0, kBytes, done));
+    EXPECT_TRUE(fabric.wait([&] { return done.done(); }, soon()));
+    must(done.status());
+    // When the call was transmitted, the source may be overwritten.
+    Synchronizer sent;
+    done.reset(1);
+    must(call_buffer(fabric, 1, add(3), &memory, 0, kBytes, target,
+                     on_transmitted(sent) | on_consumed(done)));
+    EXPECT_TRUE(sent.done());
+    EXPECT_TRUE(memory.is_free());
+    std::memset(memory.get_buffer(), 0xff, kBytes);
     EXPECT_TRUE(fabric.wait([&] { return done.done(); }, soon()));
     must(done.status());
     for (auto& sum : sums) EXPECT_EQ(sum, expected);
