@@ -138,16 +138,6 @@ internal::Reception::~Reception() {
 void internal::Reception::fail() noexcept { this_worker->host->note_failure(*this_worker); }
 void internal::Reception::end_post() { this_worker->posts.end(caller_); }
 
-void internal::check_refusal(const absl::Status& refusal) {
-  if (absl::IsResourceExhausted(refusal) || absl::IsInternal(refusal)) end_for_lost_calls(refusal);
-}
-
-void internal::end_for_lost_calls(const absl::Status& failure) {
-  std::fprintf(stderr, "cariama: the search cannot send a call: %s\n",
-               std::string(failure.message()).c_str());
-  ::_exit(1);
-}
-
 void internal::note_malformed(const char* what) {
   std::fprintf(stderr, "cariama: ignored a malformed message of a search: %s\n", what);
 }

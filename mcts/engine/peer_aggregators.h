@@ -50,25 +50,17 @@ class CARIAMA_MCTS_EXPORT Reception {
 // Ends the process with a message if a call was refused with this error for a cause that only the
 // end of the process mends: lack of memory, or an error of the destination's process.
 CARIAMA_MCTS_EXPORT void check_refusal(const absl::Status& refusal);
-// Ends the process with a message: calls that were accepted cannot be sent.
-[[noreturn]] CARIAMA_MCTS_EXPORT void end_for_lost_calls(const absl::Status& failure);
 }  // namespace internal
 
 // Not thread-safe, except messages() and bytes(): only the thread that owns it may use it.
-class PeerAggregators {
+class CARIAMA_MCTS_EXPORT PeerAggregators {
  public:
   // A buffer of this length fits into a call, with its function.
   static constexpr uint64_t kMostBufferBytes = MessengerOptions{}.chunk_bytes - 1024;
 
   // timeout: see MessengerOptions. Requires: `posts` outlives this object.
   PeerAggregators(ThreadContext& thread, Aggregation kind, PostCounts& posts,
-                  std::chrono::milliseconds timeout = MessengerOptions{}.timeout)
-      : aggregators_(std::in_place_index<0>, thread, channel_options(timeout)),
-        fabric_(thread.fabric()),
-        posts_(posts),
-        used_(thread.fabric().total_threads()) {
-    if (kind == Aggregation::kOverflow) aggregators_.emplace<1>(thread, channel_options(timeout));
-  }
+                  std::chrono::milliseconds timeout = MessengerOptions{}.timeout);
 
   // Send a call to a thread, like CallInterface::call and call_buffer. The call may stay batched
   // until flush(). They return false if the call was not accepted: the destination has failed, it
@@ -117,34 +109,12 @@ class PeerAggregators {
   // lost: this process ends with a message, after kPatience if the error is UNAVAILABLE, since the
   // failure of the destination may be detected later than that of the channel. Called repeatedly
   // while the thread has no work.
-  void check() {
-    dirty_ = false;
-    const absl::Status published =
-        std::visit([](auto& aggregators) { return aggregators.flush_all(); }, aggregators_);
-    if (!published.ok()) [[unlikely]]
-      check_failed();
-  }
-  void shutdown(Deadline deadline) {
-    std::visit([&](auto& aggregators) { static_cast<void>(aggregators.shutdown_all(deadline)); },
-               aggregators_);
-  }
+  void check();
+  void shutdown(Deadline deadline);
 
   // Returns the number of channels that were used, and the number of those that deferred more than
   // one chunk of calls at some time.
-  [[nodiscard]] std::pair<uint64_t, uint64_t> channels() {
-    std::pair<uint64_t, uint64_t> count{0, 0};
-    for (uint32_t thread = 0; thread < used_.size(); ++thread) {
-      if (!used_[thread]) continue;
-      ++count.first;
-      std::visit(
-          [&](auto& aggregators) {
-            const MessengerStatistics known = aggregators[thread].statistics();
-            count.second += known.deferred_bytes_high_water > MessengerOptions{}.chunk_bytes;
-          },
-          aggregators_);
-    }
-    return count;
-  }
+  [[nodiscard]] std::pair<uint64_t, uint64_t> channels();
   // Returns true if there may be batched calls.
   [[nodiscard]] bool dirty() const { return dirty_; }
   // Returns the number of calls that were sent. Thread-safe. Acquire: a reader that observes
@@ -161,17 +131,6 @@ class PeerAggregators {
   // The action after a refusal because no chunk was granted in time.
   enum IfLate : bool { kRefused, kDeferred };
 
-  // The bytes of deferred calls have no limit. A handler cannot wait for room, so beyond a limit
-  // its answer would be refused, and the requester would wait for it without end. The search limits
-  // the requests in flight: for each copy, ticket and offer there is one.
-  [[nodiscard]] static MessengerOptions channel_options(std::chrono::milliseconds timeout) {
-    MessengerOptions options;
-    options.timeout = timeout;
-    options.deferred_bytes = UINT64_MAX;
-    options.first_chunk_bytes = options.chunk_bytes;  // a search fills its channels at once
-    return options;
-  }
-
   // ended: called in the destination with the Reception, after the function. It has no captures.
   template <IfLate kIfLate = kRefused, typename F, typename Ended>
   bool send_call(ThreadId thread, const F& function, const Ended&) {
@@ -186,9 +145,7 @@ class PeerAggregators {
       }
       Ended()(run);
     };
-    return send<kIfLate>(thread, [&]<WhenFull kWhenFull>(auto& aggregators) -> CallResult {
-      return aggregators.template call<kWhenFull>(thread, call);
-    });
+    return send(thread, OutgoingCallView::of(make_call(call)), kIfLate);
   }
   template <IfLate kIfLate = kRefused, typename F, typename Ended>
   bool send_buffer(ThreadId thread, const F& function, std::span<const std::byte> buffer,
@@ -204,9 +161,7 @@ class PeerAggregators {
       }
       Ended()(run);
     };
-    return send<kIfLate>(thread, [&]<WhenFull kWhenFull>(auto& aggregators) -> CallResult {
-      return aggregators.template call_buffer<kWhenFull>(thread, call, buffer);
-    });
+    return send(thread, OutgoingCallView::of(make_buffer_call(call, buffer)), kIfLate);
   }
   template <typename Send>
   bool count_post(ThreadId thread, Send&& send) {
@@ -217,55 +172,14 @@ class PeerAggregators {
     posts_.end(to);
     return false;
   }
-  // The thread may be that of a message.
-  [[nodiscard]] bool exists(ThreadId thread) const {
-    if (thread < used_.size()) [[likely]]
-      return true;
-    internal::note_malformed("it names a thread that does not exist");
-    return false;
-  }
-  // call: sends a call through one of the aggregators with the given policy.
-  template <IfLate kIfLate, typename Call>
-  bool send(ThreadId thread, Call&& call) {
-    if (!exists(thread)) return false;
-    used_[thread] = true;
-    const auto issue = [&]<WhenFull kWhenFull>() {
-      return std::visit(
-          [&](auto& aggregators) { return call.template operator()<kWhenFull>(aggregators); },
-          aggregators_);
-    };
-    CallResult sent = issue.template operator()<Retry>();
-    if constexpr (kIfLate == kDeferred) {
-      // Waits also here for the first chunk of a channel. If the destination fails, so does the
-      // channel.
-      while (absl::IsDeadlineExceeded(sent.status()))
-        [[unlikely]] sent = issue.template operator()<RetryAsync>();
-    }
-    if (!sent.ok()) [[unlikely]]
-      internal::check_refusal(sent.status());
-    // Set after the call, not before: a call that has to open or grow its channel first runs
-    // received calls. These may flush and clear dirty_ while this call is not yet batched.
-    dirty_ = true;
-    return sent.ok();
-  }
+  // Returns false if the job has no such thread, and prints that: the thread may be that of a
+  // message.
+  [[nodiscard]] bool exists(ThreadId thread) const;
+  // One function for all calls: an instance for each call and each kind of aggregator would double
+  // the time to compile a search. Requires: the closure of `call` stays valid during the call.
+  bool send(ThreadId thread, const OutgoingCallView& call, IfLate if_late);
   // Looks for channels that have failed.
-  void check_failed() {
-    absl::Status failed;
-    for (uint32_t thread = 0; thread < used_.size() && !fabric_.finalized(); ++thread) {
-      if (!used_[thread]) continue;
-      const absl::Status status =
-          std::visit([&](auto& aggregators) { return aggregators[thread].flush(); }, aggregators_);
-      if (!status.ok() && fabric_.peer_status(fabric_.rank_of(thread)).ok()) failed.Update(status);
-    }
-    const auto now = std::chrono::steady_clock::now();
-    if (failed.ok()) {
-      failed_since_ = {};
-    } else if (failed_since_ == std::chrono::steady_clock::time_point()) {
-      failed_since_ = now;
-    }
-    if (failed.ok() || (absl::IsUnavailable(failed) && now - failed_since_ < kPatience)) return;
-    internal::end_for_lost_calls(failed);
-  }
+  void check_failed();
   void count_message(uint64_t bytes) {
     bytes_.add(bytes);
     messages_.store(messages_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
