@@ -49,7 +49,7 @@ class CARIAMA_MCTS_EXPORT Reception {
 };
 // Ends the process with a message if a call was refused with this error for a cause that only the
 // end of the process mends: lack of memory, or an error of the destination's process.
-CARIAMA_MCTS_EXPORT void check_refusal(const absl::Status& refusal);
+void check_refusal(const absl::Status& refusal);
 }  // namespace internal
 
 // Not thread-safe, except messages() and bytes(): only the thread that owns it may use it.
