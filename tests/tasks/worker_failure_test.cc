@@ -288,10 +288,10 @@ TEST(WorkerFailurePolicy, AbortEndsTheProcessWithAMessage) {
 }
 
 // Loses the thief of a runtime on a fabric of two processes, then calls survived() in the other.
-absl::Status run_on_fabric(const TaskOptions& options,
+absl::Status run_on_fabric(FailurePolicy of_fabric, const TaskOptions& options,
                            const std::function<void(Fabric&, const absl::Status&)>& survived) {
   const Shared<FailureFlags> flags;
-  return testing::try_process_job(2, {.on_failure = FailurePolicy::kContinue},
+  return testing::try_process_job(2, {.on_failure = of_fabric},
                                   [&](Fabric& fabric) {
                                     this_rank = static_cast<int>(fabric.rank());
                                     auto runtime = TaskRuntime::create(fabric, options);
@@ -305,17 +305,28 @@ absl::Status run_on_fabric(const TaskOptions& options,
 }
 
 TEST(WorkerFailurePolicy, AFabricContinues) {
-  const absl::Status ended = run_on_fabric({}, [](Fabric& fabric, const absl::Status& failed) {
-    EXPECT_TRUE(absl::IsUnavailable(failed)) << failed;
-    const ThreadId me = fabric.thread_of(fabric.rank(), 0);
-    EXPECT_EQ(async_call(fabric, me, [] { return 42; }).get(deadline_after(30s)).value(), 42);
-  });
+  const absl::Status ended =
+      run_on_fabric(FailurePolicy::kContinue, {}, [](Fabric& fabric, const absl::Status& failed) {
+        EXPECT_TRUE(absl::IsUnavailable(failed)) << failed;
+        const ThreadId me = fabric.thread_of(fabric.rank(), 0);
+        EXPECT_EQ(async_call(fabric, me, [] { return 42; }).get(deadline_after(30s)).value(), 42);
+      });
   EXPECT_TRUE(ended.ok()) << ended;
 }
 
+// The worker (exit code 70) or the fabric (1) notices the death first.
+TEST(WorkerFailurePolicy, TheFabricsPolicyHoldsForItsRuntimes) {
+  const absl::Status ended =
+      run_on_fabric(FailurePolicy::kAbort, {}, [](Fabric&, const absl::Status&) { ADD_FAILURE(); });
+  EXPECT_THAT(std::string(ended.message()),
+              ::testing::AnyOf(HasSubstr("rank 0 exited with code 70"),
+                               HasSubstr("rank 0 exited with code 1")));
+}
+
 TEST(WorkerFailurePolicy, TaskOptionsReplaceThePolicyOfTheFabric) {
-  const absl::Status ended = run_on_fabric({.on_failure = FailurePolicy::kAbort},
-                                           [](Fabric&, const absl::Status&) { ADD_FAILURE(); });
+  const absl::Status ended =
+      run_on_fabric(FailurePolicy::kContinue, {.on_failure = FailurePolicy::kAbort},
+                    [](Fabric&, const absl::Status&) { ADD_FAILURE(); });
   EXPECT_THAT(std::string(ended.message()), HasSubstr("rank 0 exited with code 70"));
 }
 
