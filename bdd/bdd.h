@@ -205,21 +205,24 @@ struct ManagerOptions {
   // in each process, 16 bytes for each bucket. Rounded down to a power of two.
   uint64_t table_bytes = uint64_t{64} << 20;
   // Limit for the table in bytes, rounded down to a power of two; at least table_bytes, which is at
-  // least 4096. In a job: in each process. To clear or enlarge a table, the manager needs 16 bytes
-  // for each live node, and up to 64 bytes for the map of its indices. In a job, every process
-  // needs this memory for the live nodes of the whole job.
+  // least 4096, and at most kMostBytes. In a job: in each process. To clear or enlarge a table, the
+  // manager needs 16 bytes for each live node, and up to 64 bytes for the map of its indices. In a
+  // job, every process needs this memory for the live nodes of the whole job.
   uint64_t max_table_bytes = uint64_t{4} << 30;
-  // Limit for the operation cache in bytes, rounded down to a power of two; less than 64 KiB counts
-  // as 64 KiB. The cache starts with 1 MiB, or with the limit if that is less. In a job: one cache
-  // for the processes of a host, which is allocated immediately, in the process of that host with
-  // the lowest rank. Processes with `remote` have a cache each.
+  // Limit for the operation cache in bytes, rounded down to a power of two, at most kMostBytes;
+  // less than 64 KiB counts as 64 KiB. The cache starts with 1 MiB, or the limit if that is less.
+  // In a job: one cache for the processes of a host, which is allocated immediately, in the process
+  // of that host with the lowest rank. Processes with `remote` have a cache each.
   uint64_t cache_bytes = uint64_t{256} << 20;
   // In a job: access all parts of the table by one-sided transfers, even where they are mapped.
   bool remote = false;
   // If a part of the job's table is not mapped: the maximum number of look-ups of nodes that a
-  // process has in flight, at least 1. With 1, each step of an operation waits for its look-ups.
-  // Each takes 16 KiB of registered memory.
+  // process has in flight, from 1 to TableAccessOptions::kMaxInFlight. With 1, each step of an
+  // operation waits for its look-ups. Each takes 16 KiB of registered memory.
   uint32_t in_flight = 64;
+
+  // 16 TiB. Without a job, such a table has 2^39 nodes; the index of a node has 40 bits.
+  static constexpr uint64_t kMostBytes = uint64_t{1} << 44;
 };
 
 // One transition group of a model, for the functions below.
@@ -251,11 +254,10 @@ class CARIAMA_BDD_EXPORT Manager {
   // Creates the manager of a job, whose operations run as tasks of `runtime` on all processes. The
   // processes of `all` are those of `runtime`. Collective, with equal options; there is at most one
   // such manager at a time. `runtime` and `all` must outlive it. (job.h creates all of them.)
-  // Blocks at most 120 s for each collective step. Every process gets an error if one does; if one
-  // process alone gets INVALID_ARGUMENT or FAILED_PRECONDITION, the others get DEADLINE_EXCEEDED
-  // after that time. Errors: INVALID_ARGUMENT (an option), FAILED_PRECONDITION (this process has
-  // such a manager), DEADLINE_EXCEEDED, and those of NodeTable::create and
-  // RemoteMemory::allocate.
+  // Waits at most 120 s for the other processes to call it, and then until all have cleared their
+  // parts of the table. Every process gets an error if one does: UNAVAILABLE, with the text of that
+  // process. Errors: INVALID_ARGUMENT (an option), FAILED_PRECONDITION (this process has such a
+  // manager), DEADLINE_EXCEEDED, and those of NodeTable::create and RemoteMemory::allocate.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Manager>> create(
       TaskRuntime& runtime, Collectives& all, const ManagerOptions& options);
   // Creates the manager of a job whose operations run as tasks of a pool (tasks/pool.h). All else
@@ -267,6 +269,9 @@ class CARIAMA_BDD_EXPORT Manager {
   // such managers. All else is as in create() with a TaskRuntime.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Manager>> create(
       Collectives& all, const ManagerOptions& options);
+  // In a job: waits at most 120 s for the other processes to do the same, and not at all while an
+  // exception leaves the scope of the manager. If it waits in vain, this process's part of the
+  // table stays allocated until the fabric ends.
   ~Manager();
   Manager(const Manager&) = delete;
   Manager& operator=(const Manager&) = delete;

@@ -18,6 +18,7 @@
 namespace cariama::bdd {
 namespace {
 
+// Time in which all processes leave the job.
 constexpr std::chrono::seconds kJobPatience{60};
 
 uint64_t peak_bytes() {
@@ -90,7 +91,8 @@ std::vector<ProcessRow> Job::process_rows() {
   if (parts_->fabric == nullptr) return {mine};
   mine.steals = parts_->pool != nullptr ? parts_->pool->statistics().stolen_tasks
                                         : parts_->runtime->statistics().steals;
-  const auto gathered = parts_->all->all_gather(mine, deadline_after(kJobPatience));
+  // No deadline: each process has read its whole part of the table. A dead process is detected.
+  const auto gathered = parts_->all->all_gather(mine, kForever);
   if (!gathered.ok()) throw std::runtime_error(std::string(gathered.status().message()));
   std::vector<ProcessRow> rows;
   for (const std::optional<ProcessRow>& row : *gathered) {

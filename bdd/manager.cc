@@ -6,6 +6,7 @@
 #include <exception>
 #include <new>
 #include <stdexcept>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "bdd/bdd.h"
@@ -35,7 +36,9 @@ TableFull::~TableFull() = default;
 
 namespace {
 
-// Time limit for the collective steps of setting up and enlarging the table.
+// Time in which all processes begin to create the manager, and in which they destroy it. No step
+// between has a deadline: another process may need any time to clear its part of a large table, and
+// a dead process is detected.
 constexpr std::chrono::seconds kPatience{120};
 
 // A worker creates this number of tasks for thieves before it computes operations in its batch,
@@ -47,29 +50,27 @@ constexpr size_t kSpareTasks = 4;
 // in every process.
 constexpr size_t kLoadedByRank0 = 256;
 
-// Executes this process's part of a step of a job, and converts an exception to a Status, on which
-// the processes can then agree.
-template <typename Step>
-absl::Status status_of(Step step) {
-  try {
-    return step();
-  } catch (const std::bad_alloc&) {
-    return absl::ResourceExhaustedError("no memory for the live nodes");
-  } catch (const std::runtime_error& error) {
-    return absl::UnavailableError(error.what());
-  }
-}
+constexpr std::string_view kNoMemory = "no memory for the live nodes";
 
 absl::Status check(const ManagerOptions& options) {
-  if (options.in_flight == 0) {
-    return absl::InvalidArgumentError("bdd: in_flight is 0; choose at least 1");
+  if (options.in_flight == 0 || options.in_flight > TableAccessOptions::kMaxInFlight) {
+    return absl::InvalidArgumentError(absl::StrCat("bdd: in_flight is ", options.in_flight,
+                                                   "; choose 1 to ",
+                                                   TableAccessOptions::kMaxInFlight));
   }
-  if (options.table_bytes >= 4096 && options.max_table_bytes >= options.table_bytes) {
+  constexpr uint64_t kMost = ManagerOptions::kMostBytes;
+  if (options.cache_bytes > kMost) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("bdd: cache_bytes is ", options.cache_bytes, "; choose at most ", kMost));
+  }
+  if (options.table_bytes >= 4096 && options.max_table_bytes >= options.table_bytes &&
+      options.max_table_bytes <= kMost) {
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
       absl::StrCat("bdd: table_bytes is ", options.table_bytes, " and max_table_bytes is ",
-                   options.max_table_bytes, "; choose at least 4096, and no less for the limit"));
+                   options.max_table_bytes,
+                   "; choose at least 4096, no less for the limit, and at most ", kMost));
 }
 
 }  // namespace
@@ -96,18 +97,22 @@ absl::StatusOr<std::unique_ptr<Manager>> Manager::create(Collectives& all,
 }
 absl::StatusOr<std::unique_ptr<Manager>> Manager::create(Workers workers, Collectives& all,
                                                          const ManagerOptions& options) {
-  if (absl::Status status = check(options); !status.ok()) return status;
+  absl::Status usable = check(options);
   const bool has_tasks = workers.runtime != nullptr || workers.pool != nullptr;
-  if (has_tasks && internal::worker_engine != nullptr) {
-    return absl::FailedPreconditionError("bdd: this process has a manager of a job already");
+  if (usable.ok() && has_tasks && internal::worker_engine != nullptr) {
+    usable = absl::FailedPreconditionError("bdd: this process has a manager of a job already");
+  }
+  if (absl::Status agreed =
+          cariama::agree(all, usable, "bdd: no manager", deadline_after(kPatience));
+      !agreed.ok()) {
+    return agreed;
   }
   auto table = new_table(options, &all, options.table_bytes, false);
   if (!table.ok()) return table.status();
   register_exception<internal::NoRoom>();
   const size_t cache_bytes = std::max<size_t>(options.cache_bytes, size_t{64} << 10);
   auto memory = internal::HostMemory::create(all, (*table)->first_mapped(),
-                                             cache_bytes + OperationCache::kHeaderBytes,
-                                             deadline_after(kPatience));
+                                             cache_bytes + OperationCache::kHeaderBytes, kForever);
   if (!memory.ok()) return memory.status();
   auto engine = memory->bytes().empty()
                     ? std::make_unique<Engine>(*std::move(table), cache_bytes)
@@ -178,7 +183,7 @@ absl::StatusOr<std::unique_ptr<NodeTable>> Manager::new_table(const ManagerOptio
                             .remote = options.remote,
                             .long_probes = long_probes,
                             .in_flight = options.in_flight},
-                           deadline_after(kPatience));
+                           kForever);
 }
 
 Bdd Manager::hold(Edge edge, bool even) {
@@ -314,7 +319,7 @@ Bdd Manager::execute(const Request& request, std::span<const Transition> transit
 
 void Manager::make_room(bool grow) {
   StoredDiagrams live;
-  const absl::Status stored = status_of([&] {
+  const absl::Status stored = status_of(kNoMemory, [&] {
     std::vector<Edge> edges;
     for (const internal::Roots::Root& root : roots_->all) edges.push_back(root.edge);
     live = store_edges(edges);
@@ -322,10 +327,12 @@ void Manager::make_room(bool grow) {
   });
   const uint64_t before = engine().table->bytes();
   if (const absl::Status all = agree(stored, "bdd"); !all.ok()) {
-    // The collection has failed for another reason than memory: a process has failed, and its part
-    // of the table is lost.
-    if (!absl::IsResourceExhausted(all)) {
-      lost_ = absl::StrCat("bdd: the node table is lost: ", all.message());
+    // Several processes may have failed, and each one has its own error. If all of them lack memory
+    // the table is intact, else a process has failed, and its part of the table is lost.
+    const absl::Status intact =
+        agree(absl::IsResourceExhausted(stored) ? absl::OkStatus() : stored, "bdd");
+    if (!intact.ok()) {
+      lost_ = absl::StrCat("bdd: the node table is lost: ", intact.message());
       throw std::runtime_error(lost_);
     }
     throw TableFull(absl::StrCat("bdd: the node table of ", before,
@@ -333,11 +340,12 @@ void Manager::make_room(bool grow) {
   }
   const uint64_t after =
       grow ? std::min(4 * before, std::bit_floor(options_.max_table_bytes)) : before;
-  const absl::Status moved = replace_table(after, false, live);
+  // All processes restore the table, or none: the steps of both are collective.
+  const absl::Status moved = agree(replace_table(after, false, live), "bdd");
   if (!moved.ok()) {
     // The nodes have fitted into a table of the old size. In a job they are now put in another
     // order, so some nodes may be farther from their home than before.
-    const absl::Status restored = replace_table(before, true, live);
+    const absl::Status restored = agree(replace_table(before, true, live), "bdd");
     if (!restored.ok()) {
       lost_ = absl::StrCat("bdd: all diagrams are lost in a collection: ", restored.message());
       throw std::runtime_error(lost_);
@@ -362,11 +370,11 @@ absl::Status Manager::replace_table(uint64_t bytes, bool long_probes, const Stor
   if (engine.table != nullptr) {
     remote_before_ += engine.table->remote_find_or_puts();
     round_trips_before_ += engine.table->round_trips();
-    absl::Status freed = engine.table->destroy(deadline_after(kPatience));
+    absl::Status freed = engine.table->destroy(kForever);
     if (!freed.ok()) return freed;
     engine.table.reset();
   }
-  const absl::Status cleared = status_of([&] {
+  const absl::Status cleared = status_of(kNoMemory, [&] {
     // In a job: before the new table, whose creation is collective.
     if (engine.cache_memory.bytes().empty() || engine.cache_memory.is_leader()) {
       engine.cache.clear();
@@ -378,7 +386,7 @@ absl::Status Manager::replace_table(uint64_t bytes, bool long_probes, const Stor
   if (!table.ok()) return table.status();
   engine.table = *std::move(table);
   std::vector<Edge> moved;
-  const absl::Status loaded = status_of([&] {
+  const absl::Status loaded = status_of(kNoMemory, [&] {
     return load_edges(live, moved) ? absl::OkStatus()
                                    : absl::ResourceExhaustedError("the live nodes do not fit");
   });

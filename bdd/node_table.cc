@@ -5,6 +5,7 @@
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -19,6 +20,8 @@ constexpr uint64_t kInitialSlots = uint64_t{1} << 14;
 
 // Longest probe path: with 512 buckets, a table is full at a load of about 0.83.
 constexpr uint32_t kMaxChunks = 1;
+
+constexpr std::string_view kNoLookUpMemory = "bdd: no memory for the look-ups in a node table";
 
 }  // namespace
 
@@ -61,39 +64,50 @@ absl::StatusOr<std::unique_ptr<NodeTable>> NodeTable::create(Collectives& all,
   table->rank_ = all.fabric().rank();
   table->nodes_are_mapped_ = !options.remote;
   table->first_mapped_ = table->rank_;
-  auto access = table->table_->access({.in_flight = options.in_flight});
-  absl::Status usable = access.status();
-  if (access.ok()) table->access_ = *std::move(access);
-  for (uint32_t owner = 0; owner < geometry.processes && usable.ok(); ++owner) {
-    usable = table->table_->core().attach(owner);
-    const bool mapped = table->table_->core().mapped(owner).load() != nullptr;
-    table->nodes_are_mapped_ &= mapped;
-    if (mapped) table->first_mapped_ = std::min(table->first_mapped_, owner);
-  }
-  // Operations of diagrams cannot continue without this memory.
-  if (usable.ok() && !table->nodes_are_mapped_) usable = table->access_->reserve();
-  if (absl::Status agreed = agree(all, usable, "bdd: no node table", deadline); !agreed.ok()) {
-    return agreed;
-  }
+  absl::Status usable = status_of(kNoLookUpMemory, [&] {
+    auto access = table->table_->access({.in_flight = options.in_flight});
+    if (!access.ok()) return access.status();
+    table->access_ = *std::move(access);
+    for (uint32_t owner = 0; owner < geometry.processes; ++owner) {
+      if (absl::Status attached = table->table_->core().attach(owner); !attached.ok()) {
+        return attached;
+      }
+      const bool mapped = table->table_->core().mapped(owner).load() != nullptr;
+      table->nodes_are_mapped_ &= mapped;
+      if (mapped) table->first_mapped_ = std::min(table->first_mapped_, owner);
+    }
+    return absl::OkStatus();
+  });
   // Whether a share can be mapped may differ between the processes (their limits differ), and
   // is_remote() decides which collective functions they call.
   const auto mapped_by_all = all.all_reduce(
       uint32_t{table->nodes_are_mapped_}, [](uint32_t a, uint32_t b) { return a & b; }, deadline);
   if (!mapped_by_all.ok()) return mapped_by_all.status();
   table->nodes_are_mapped_ = *mapped_by_all != 0;
-  if (!table->nodes_are_mapped_) {
-    table->cache_ = std::make_unique<CachedNode[]>(2 * kCachedNodes);
-    return table;
+  if (usable.ok())
+    usable = status_of(kNoLookUpMemory, [&] { return table->allocate_for_look_ups(); });
+  if (absl::Status agreed = agree(all, usable, "bdd: no node table", deadline); !agreed.ok()) {
+    return agreed;
   }
-  table->parts_ = std::make_unique<const uint64_t*[]>(geometry.processes);
-  for (uint32_t owner = 0; owner < geometry.processes; ++owner) {
-    table->parts_[owner] = table->table_->core().mapped(owner).load();
-    if (table->parts_[owner] == nullptr) {  // the owner has failed since
-      table->parts_.reset();
+  return table;
+}
+
+absl::Status NodeTable::allocate_for_look_ups() {
+  if (!nodes_are_mapped_) {
+    cache_ = std::make_unique<CachedNode[]>(2 * kCachedNodes);
+    // Operations of diagrams cannot continue without this memory.
+    return access_->reserve();
+  }
+  const uint32_t processes = table_->geometry().processes;
+  parts_ = std::make_unique<const uint64_t*[]>(processes);
+  for (uint32_t owner = 0; owner < processes; ++owner) {
+    parts_[owner] = table_->core().mapped(owner).load();
+    if (parts_[owner] == nullptr) {  // the owner has failed since
+      parts_.reset();
       break;
     }
   }
-  return table;
+  return absl::OkStatus();
 }
 
 NodeTable::~NodeTable() {

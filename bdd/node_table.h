@@ -151,6 +151,9 @@ class NodeTable {
   };
 
   NodeTable() = default;
+  // In a job: allocates what look-ups need, when it is known whether all parts are mapped. Errors:
+  // those of TableAccess::reserve.
+  [[nodiscard]] absl::Status allocate_for_look_ups();
   [[nodiscard]] uint64_t insert(const Node& node, uint64_t at, uint64_t tag) {
     if (count_ == limit_) [[unlikely]]
       return kFull;

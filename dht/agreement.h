@@ -9,6 +9,9 @@
 #define CARIAMA_DHT_AGREEMENT_H_
 
 #include <cstdint>
+#include <new>
+#include <stdexcept>
+#include <string>
 #include <string_view>
 
 #include "absl/status/status.h"
@@ -26,6 +29,20 @@ namespace cariama {
 [[nodiscard]] CARIAMA_DHT_EXPORT absl::Status agree(Collectives& all, const absl::Status& mine,
                                                     std::string_view what, Deadline deadline,
                                                     uint64_t value = 0);
+
+// Returns the Status that step() returns, or that of the exception that it throws, so that the
+// processes can agree on it: RESOURCE_EXHAUSTED with the text `no_memory` for std::bad_alloc,
+// UNAVAILABLE with its text for std::runtime_error.
+template <typename Step>
+[[nodiscard]] absl::Status status_of(std::string_view no_memory, Step step) {
+  try {
+    return step();
+  } catch (const std::bad_alloc&) {
+    return absl::ResourceExhaustedError(std::string(no_memory));
+  } catch (const std::runtime_error& error) {
+    return absl::UnavailableError(error.what());
+  }
+}
 
 }  // namespace cariama
 

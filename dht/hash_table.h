@@ -304,11 +304,11 @@ class TableAccess {
 // in progress. If other threads use the table, put a barrier before such a call.
 //
 // An operation that has ended by its deadline with kUnavailable may have a transfer in flight. So
-// clear(), grow(), load() and destroy() first wait until the owners have answered all transfers, at
-// most for half of the time until the deadline. If a transfer is still in flight then, the function
-// ends with UNAVAILABLE in all processes, the table is as it was, and the function may be called
-// again. The function polls the accesses of the calling thread. Another thread whose operation has
-// ended by its deadline calls TableAccess::poll().
+// clear(), grow(), save(), load() and destroy() first wait until the owners have answered all
+// transfers, at most for half of the time until the deadline. If a transfer is still in flight
+// then, the function ends with UNAVAILABLE in all processes, the table is as it was, and the
+// function may be called again. The function polls the accesses of the calling thread. Another
+// thread whose operation has ended by its deadline calls TableAccess::poll().
 //
 // After DEADLINE_EXCEEDED, size() and destroy() may be called again. After that error of another
 // collective function the processes may disagree about the table and the Collectives object: end
@@ -320,9 +320,10 @@ class HashTable {
   static_assert(W >= 1 && W <= kMaxKeyWords);
 
   // Allocates the shares. Collective; blocks. `all` is a kProcesses object and outlives the table.
-  // Errors: INVALID_ARGUMENT (options), RESOURCE_EXHAUSTED (no registered memory), UNAVAILABLE (a
-  // process is dead, or has no memory), FAILED_PRECONDITION (W, or an option that must be equal,
-  // differs: the text names the process and the option), DEADLINE_EXCEEDED.
+  // Every process gets an error if one does. Errors: INVALID_ARGUMENT (options), RESOURCE_EXHAUSTED
+  // (no registered memory), UNAVAILABLE (a process is dead, or has no memory, or its options are
+  // invalid), FAILED_PRECONDITION (W, or an option that must be equal, differs: the text names the
+  // process and the option), DEADLINE_EXCEEDED.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<HashTable>> create(
       Collectives& all, const TableOptions& options, Deadline deadline) {
     auto core = TableCore::create(all, W, options, deadline);
@@ -331,13 +332,15 @@ class HashTable {
   }
 
   // Creates the access of the calling thread. Thread-safe. Errors: INVALID_ARGUMENT (in_flight is
-  // 0), and those of GlobalMemory::create.
+  // 0 or above kMaxInFlight), and those of GlobalMemory::create.
   [[nodiscard]] absl::StatusOr<std::unique_ptr<TableAccess<W>>> access(
       const TableAccessOptions& options = {}) {
-    if (options.in_flight == 0) {
+    if (options.in_flight == 0 || options.in_flight > TableAccessOptions::kMaxInFlight) {
       return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                        "an access to a hash table cannot have 0 operations in flight",
-                        "set TableAccessOptions::in_flight");
+                        "an access to a hash table cannot have " +
+                            std::to_string(options.in_flight) + " operations in flight",
+                        "set TableAccessOptions::in_flight to 1 up to " +
+                            std::to_string(TableAccessOptions::kMaxInFlight));
     }
     auto memory = GlobalMemory::create(core_->fabric(), {.atomics = core_->options().atomics});
     if (!memory.ok()) return memory.status();
@@ -394,7 +397,8 @@ class HashTable {
   // moves its own keys in its own memory, and needs memory for old and new share together. After an
   // error other than DEADLINE_EXCEEDED the table is as it was. Errors: RESOURCE_EXHAUSTED (no
   // memory, or a key finds no bucket in the new share), FAILED_PRECONDITION (`buckets` differs
-  // between processes), UNAVAILABLE, INVALID_ARGUMENT, DEADLINE_EXCEEDED.
+  // between processes), INVALID_ARGUMENT (in all processes: the shares would shrink, or exceed 2^48
+  // buckets), UNAVAILABLE, DEADLINE_EXCEEDED.
   [[nodiscard]] absl::Status grow(uint64_t buckets, Deadline deadline) {
     return core_->grow(buckets, deadline);
   }
@@ -402,7 +406,7 @@ class HashTable {
   // processes. Collective. A file appears under its name only when it is complete and on the disk,
   // and all files of one save have a common number; nevertheless use a new prefix for each save,
   // and remove the older files after it has returned OK. Errors: those of open(2) and write(2),
-  // UNAVAILABLE (a process failed or is dead), DEADLINE_EXCEEDED.
+  // UNAVAILABLE (transfers are in flight; or a process failed or is dead), DEADLINE_EXCEEDED.
   [[nodiscard]] absl::StatusOr<uint64_t> save(const std::string& prefix, Deadline deadline) const {
     return core_->save(prefix, deadline);
   }
@@ -641,11 +645,11 @@ bool TableAccess<W>::start(const Key& key, uint64_t tag) {
     engine_.add_ended(ended);
     return true;
   }
+  if (!engine_.has_room()) return false;  // before the operation counts
   const TablePlace home = core_.geometry().home_of(stored[0]);
   uint64_t* share = core_.mapped(home.owner).load(std::memory_order_relaxed);
   if (share == nullptr || --until_check_ == 0) share = mapped_share(home.owner);
   if (share == nullptr) return engine_.start(mode_of(kPut), stored.data(), 0, tag);
-  if (!engine_.has_room()) return false;
   TableEngine::Ended ended{tag, probe<kPut>(core_.geometry(), share, stored, home), {}};
   std::copy(stored.begin(), stored.end(), ended.stored.begin());
   engine_.add_ended(ended);
@@ -658,10 +662,10 @@ bool TableAccess<W>::start_read(uint64_t index, uint64_t tag) {
   if (!core_.geometry().contains(place)) [[unlikely]] {
     return engine_.start(TableEngine::Mode::kRead, nullptr, index, tag);
   }
+  if (!engine_.has_room()) return false;  // before the operation counts
   const uint64_t* share = core_.mapped(place.owner).load(std::memory_order_relaxed);
   if (share == nullptr || --until_check_ == 0) share = mapped_share(place.owner);
   if (share == nullptr) return engine_.start(TableEngine::Mode::kRead, nullptr, index, tag);
-  if (!engine_.has_room()) return false;
   TableEngine::Ended ended{tag, {index, TableOutcome::kFound}, {}};
   for (size_t i = 0; i < W; ++i) ended.stored[i] = load_word(share + place.position * W + i);
   engine_.add_ended(ended);

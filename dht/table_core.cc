@@ -26,9 +26,39 @@ constexpr uint32_t kDefaultMaxChunks = 256;
 // The time for which operations on a share fail at once, after its owner did not answer.
 constexpr std::chrono::milliseconds kPauseWithoutAnswer{1000};
 constexpr uint64_t kMaxBuckets = uint64_t{1} << 48;
+constexpr std::string_view kNoMemory = "no memory for a hash table";
+
+// Requires: buckets <= kMaxBuckets.
+constexpr uint64_t whole_lines(uint64_t buckets) {
+  return (buckets + kBucketsPerLine - 1) / kBucketsPerLine * kBucketsPerLine;
+}
 
 absl::Status bad_options(std::string_view what, std::string_view remedy) {
   return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation, what, remedy);
+}
+
+// The options of this process alone; `buckets` is the number that they result in.
+absl::Status check(size_t words, const TableOptions& options, uint64_t buckets) {
+  if (words == 0 || words > kMaxKeyWords) {
+    return bad_options("a hash table cannot have keys of " + std::to_string(words) + " words",
+                       "use 1 to " + std::to_string(kMaxKeyWords) + " words of 63 bits");
+  }
+  if (options.chunk % kBucketsPerLine != 0 || options.chunk > TableOptions::kMaxChunk) {
+    return bad_options("a chunk cannot have " + std::to_string(options.chunk) + " buckets",
+                       "use a multiple of 8 up to " + std::to_string(TableOptions::kMaxChunk) +
+                           ", or 0 for the automatic size");
+  }
+  if (options.atomics == AtomicsBy::kDevice) {
+    return bad_options(
+        "a hash table cannot use the atomics of devices: CPUs change its buckets, too",
+        "use AtomicsBy::kAutomatic or kOwner");
+  }
+  if (buckets == 0 || buckets > kMaxBuckets) {
+    return bad_options(
+        "a hash table cannot have " + std::to_string(buckets) + " buckets in each process",
+        "set TableOptions::buckets or bytes");
+  }
+  return absl::OkStatus();
 }
 
 // The values that must be equal in all processes.
@@ -117,29 +147,17 @@ absl::StatusOr<std::unique_ptr<TableCore>> TableCore::create(Collectives& all, s
     return bad_options("a hash table is created by processes, not by threads",
                        "use a Collectives object with Participants::kProcesses");
   }
-  if (words == 0 || words > kMaxKeyWords) {
-    return bad_options("a hash table cannot have keys of " + std::to_string(words) + " words",
-                       "use 1 to " + std::to_string(kMaxKeyWords) + " words of 63 bits");
+  const uint64_t wanted =
+      options.buckets != 0 ? options.buckets : options.bytes / (std::max<size_t>(words, 1) * 8);
+  std::unique_ptr<TableCore> core;
+  const absl::Status usable = status_of(kNoMemory, [&] {
+    core.reset(new TableCore(all, words, options));
+    return check(words, options, wanted);
+  });
+  if (absl::Status agreed = agree(all, usable, "no hash table", deadline); !agreed.ok()) {
+    return agreed;
   }
-  if (options.chunk % kBucketsPerLine != 0 || options.chunk > TableOptions::kMaxChunk) {
-    return bad_options("a chunk cannot have " + std::to_string(options.chunk) + " buckets",
-                       "use a multiple of 8 up to " + std::to_string(TableOptions::kMaxChunk) +
-                           ", or 0 for the automatic size");
-  }
-  if (options.atomics == AtomicsBy::kDevice) {
-    return bad_options(
-        "a hash table cannot use the atomics of devices: CPUs change its buckets, too",
-        "use AtomicsBy::kAutomatic or kOwner");
-  }
-  uint64_t buckets =
-      options.buckets != 0 ? options.buckets : options.bytes / (words * sizeof(uint64_t));
-  if (buckets == 0 || buckets > kMaxBuckets) {
-    return bad_options(
-        "a hash table cannot have " + std::to_string(buckets) + " buckets in each process",
-        "set TableOptions::buckets or bytes");
-  }
-  buckets = (buckets + kBucketsPerLine - 1) / kBucketsPerLine * kBucketsPerLine;
-  std::unique_ptr<TableCore> core(new TableCore(all, words, options));
+  const uint64_t buckets = whole_lines(wanted);
   auto allocation = core->allocate(buckets, deadline);
   if (!allocation.ok()) return allocation.status();
   core->adopt(*std::move(allocation), buckets);
@@ -155,21 +173,32 @@ uint64_t TableCore::probe_limit(uint64_t buckets) const {
 absl::StatusOr<TableCore::Allocation> TableCore::allocate(uint64_t buckets, Deadline deadline) {
   Fabric& fabric = this->fabric();
   Allocation allocation;
-  auto memory = RemoteMemory::allocate(fabric, fabric.rank(),
-                                       internal::bytes_of<uint64_t>(buckets * words_), deadline);
+  const uint64_t name = RemoteMemory::new_name(fabric);
+  // Nothing after the first collective function may throw: the other processes would wait. So the
+  // memory gets a name now, which is replaced without an allocation by that of all processes.
+  const absl::Status allocated = status_of(kNoMemory, [&] {
+    auto memory = RemoteMemory::allocate(fabric, fabric.rank(),
+                                         internal::bytes_of<uint64_t>(buckets * words_), deadline);
+    if (!memory.ok()) return memory.status();
+    allocation.memory = *std::move(memory);
+    allocation.memory.publish(name);
+    allocation.shares = std::make_unique<Shares>(fabric.size());
+    static_cast<void>(allocation.shares->of.get(fabric.rank()));
+    return absl::OkStatus();
+  });
   // A process whose allocation failed takes part, too, and so reports the failure to the others.
   const TableShape mine{words_, buckets, probe_limit(buckets),
                         static_cast<uint64_t>(options_.atomics)};
   const ShapeSummary summary{
       .shape = mine,
       .other = mine,
-      .name = RemoteMemory::new_name(fabric),
+      .name = name,
       .first = fabric.rank(),
       .differing = ShapeSummary::kNone,
-      .without_memory = memory.ok() ? ShapeSummary::kNone : uint32_t{fabric.rank()}};
+      .without_memory = allocated.ok() ? ShapeSummary::kNone : uint32_t{fabric.rank()}};
   const auto shapes = all_.all_reduce(summary, &join_shapes, deadline);
   if (!shapes.ok()) return shapes.status();
-  if (!memory.ok()) return memory.status();
+  if (!allocated.ok()) return allocated;
   if (const std::vector<Rank> dead = all_.left_out(); !dead.empty()) {
     return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
                       "no hash table: " + fabric.label(dead.front()) + " is dead");
@@ -190,14 +219,13 @@ absl::StatusOr<TableCore::Allocation> TableCore::allocate(uint64_t buckets, Dead
                       "pass equal TableOptions in all processes");
   }
   allocation.name = shapes->name;
-  memory->publish(allocation.name);
+  allocation.memory.publish(allocation.name);
   // After it, every process finds the shares of all others.
   if (absl::Status published = all_.barrier(deadline); !published.ok()) {
     // Other processes may have passed the barrier in time, and use the share.
-    static_cast<void>(memory->release());
+    static_cast<void>(allocation.memory.release());
     return published;
   }
-  allocation.memory = *std::move(memory);
   return allocation;
 }
 
@@ -212,7 +240,7 @@ void TableCore::adopt(Allocation allocation, uint64_t buckets) {
   for (const uint32_t rank : mapped_peers_) mapped_[rank].store(nullptr, std::memory_order_relaxed);
   mapped_peers_.clear();
   unconnected_.clear();
-  shares_ = std::make_unique<Shares>(fabric().size());
+  shares_ = std::move(allocation.shares);
   Share& own = shares_->of.get(fabric().rank());
   own.address = memory_.address();
   own.state.store(options_.force_remote ? ShareState::kRemote : ShareState::kMapped,
@@ -359,11 +387,17 @@ absl::Status TableCore::clear(Deadline deadline) {
 }
 
 absl::Status TableCore::grow(uint64_t buckets, Deadline deadline) {
-  buckets = (buckets + kBucketsPerLine - 1) / kBucketsPerLine * kBucketsPerLine;
+  if (buckets <= kMaxBuckets) buckets = whole_lines(buckets);
+  // Before the check, so that all processes return its error, or none.
+  const std::string what =
+      "the hash table did not grow to " + std::to_string(buckets) + " buckets per process";
+  if (absl::Status all = agree(all_, absl::OkStatus(), what, deadline, buckets); !all.ok()) {
+    return all;
+  }
   if (buckets < geometry_.buckets || buckets > kMaxBuckets) {
     return bad_options("a hash table of " + std::to_string(geometry_.buckets) +
                            " buckets per process cannot grow to " + std::to_string(buckets),
-                       "pass a larger number");
+                       "pass a larger number, up to 2^48");
   }
   if (absl::Status idle = await_transfers("the hash table did not grow", deadline); !idle.ok()) {
     return idle;

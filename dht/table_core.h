@@ -79,7 +79,7 @@ class CARIAMA_DHT_EXPORT TableCore {
   [[nodiscard]] absl::Status clear(Deadline deadline);
   [[nodiscard]] absl::Status grow(uint64_t buckets, Deadline deadline);
   [[nodiscard]] absl::Status destroy(Deadline deadline);
-  [[nodiscard]] absl::StatusOr<uint64_t> save(const std::string& prefix, Deadline deadline) const;
+  [[nodiscard]] absl::StatusOr<uint64_t> save(const std::string& prefix, Deadline deadline);
   // Returns the error of a load that found no empty bucket.
   [[nodiscard]] absl::Status too_small() const;
   // Loads this process's part of the files: passes the words of each key to `put`, and then calls
@@ -96,9 +96,11 @@ class CARIAMA_DHT_EXPORT TableCore {
 
   // Allocates `buckets` per process, and publishes the share of each process under one name, by
   // which the others find it. Collective.
+  struct Shares;
   struct Allocation {
     RemoteMemory memory;
     uint64_t name = 0;
+    std::unique_ptr<Shares> shares;  // with a record of this process's share
   };
   [[nodiscard]] absl::StatusOr<Allocation> allocate(uint64_t buckets, Deadline deadline);
   // Blocks until no transfer of an operation is in flight in any process: it would change or read a
@@ -122,8 +124,7 @@ class CARIAMA_DHT_EXPORT TableCore {
   RemoteMemory memory_;
   // Shares that other processes may still use, since grow() was ended by its deadline.
   std::vector<RemoteMemory> possibly_used_;
-  uint64_t name_ = 0;  // of the shares
-  struct Shares;
+  uint64_t name_ = 0;                                 // of the shares
   std::unique_ptr<Shares> shares_;                    // that this process has used
   std::unique_ptr<std::atomic<uint64_t*>[]> mapped_;  // by rank
   std::mutex engines_mutex_;

@@ -21,7 +21,12 @@ std::string table_file_name(const std::string& prefix, uint32_t rank) {
 
 }  // namespace
 
-absl::StatusOr<uint64_t> TableCore::save(const std::string& prefix, Deadline deadline) const {
+absl::StatusOr<uint64_t> TableCore::save(const std::string& prefix, Deadline deadline) {
+  // A late transfer could put a key between the two passes over the buckets that write a file: the
+  // header would then state another number of keys than follow it.
+  if (absl::Status idle = await_transfers("the hash table was not saved", deadline); !idle.ok()) {
+    return idle;
+  }
   const uint32_t rank = fabric().rank();
   // The largest of all clocks identifies the save.
   const auto clock =

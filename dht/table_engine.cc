@@ -201,8 +201,11 @@ void TableEngine::launch(Slot& slot, Mode mode, const uint64_t* stored, uint64_t
   slot.round_trips = 0;
   if (mode != Mode::kRead) std::copy_n(stored, core_.words(), slot.stored.begin());
   const Deadline now = read_clock();
+  // In milliseconds: nanoseconds of a long time would overflow.
+  using std::chrono::milliseconds;
+  const auto timeout = std::max(core_.options().timeout, milliseconds::zero());
   slot.deadline =
-      core_.options().timeout < kForever - now ? now + core_.options().timeout : kForever;
+      timeout < std::chrono::duration_cast<milliseconds>(kForever - now) ? now + timeout : kForever;
   if (slot.buffer.get_buffer() == nullptr) return end(slot, TableOutcome::kUnavailable);
   const TableGeometry& geometry = core_.geometry();
   TablePlace place{};

@@ -64,7 +64,8 @@ struct TableOptions {
   // kDevice is refused: CPUs change the buckets of mapped shares, and the compare-and-swap of a
   // device is not atomic with those of CPUs.
   AtomicsBy atomics = AtomicsBy::kAutomatic;
-  // An operation that takes longer ends with kUnavailable. Of a time between two polls of its
+  // An operation that takes longer ends with kUnavailable; a time beyond the range of the clock is
+  // no limit. Of a time between two polls of its
   // access, at most one second counts: the thread may have been stopped. The first operation on a
   // share connects to its owner and asks it for the address, both together for at most
   // FabricOptions::timeout instead.
@@ -75,11 +76,13 @@ struct TableOptions {
 
 struct TableAccessOptions {
   // Operations on shares that are not mapped which one access has in flight, and asynchronous
-  // operations that are active; at least 1. Each takes registered memory for a chunk of the largest
-  // size (two with kEager and kLoad): 8 W C bytes. So does each operation that has ended by its
-  // deadline while a transfer is in flight; there are at most in_flight of these for each owner
-  // that does not answer.
+  // operations that are active; from 1 to kMaxInFlight. Each takes registered memory for a chunk of
+  // the largest size (two with kEager and kLoad): 8 W C bytes. So does each operation that has
+  // ended by its deadline while a transfer is in flight; there are at most in_flight of these for
+  // each owner that does not answer.
   uint32_t in_flight = 32;
+
+  static constexpr uint32_t kMaxInFlight = 65'536;
 };
 
 // Counters of one access. The counters of the remote path count operations on shares that are not

@@ -90,7 +90,7 @@ class CARIAMA_DSFABRIC_EXPORT RemoteMemory {
   // which its owner has published it. So no process needs the addresses of all processes.
   // Returns a name that no process of the job has got before.
   [[nodiscard]] static uint64_t new_name(Fabric& fabric);
-  // Names the memory until it is freed. Requires: rank() is this process.
+  // Names the memory until it is freed or named again. Requires: rank() is this process.
   void publish(uint64_t name) const;
   // Returns the address of the memory that process `rank` has published under `name`. Blocks until
   // the owner has answered; runs no calls if the fabric has service threads. Errors: NOT_FOUND;

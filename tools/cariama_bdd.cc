@@ -44,7 +44,9 @@ constexpr const char* kHelp =
     "  -n P                 number of processes (default 1); not together with a launcher\n"
     "  --strategy S         reach: bfs, chaining or saturation (default saturation)\n"
     "  --goal ASSIGNMENT    reach: stops at the first level with such a state, and prints a trace\n"
-    "                       to it. 3=1,7=0: integer 3 is 1 and integer 7 is 0, counted from 0\n"
+    "                       to it. 3=1,7=0: integer 3 is 1 and integer 7 is 0, counted from 0.\n"
+    "                       An assignment has digits, '=' and ',' only; write ./3=1 for such a "
+    "file\n"
     "  --goal FILE.bdd      reach: the same for the states of a file that --save has written\n"
     "  --deadlocks          reach: counts the states without successor, prints a trace to one\n"
     "  --levels N           reach: stops after N levels\n"
@@ -128,7 +130,7 @@ std::string read(int argc, char** argv, Arguments& arguments) {
   const std::set<std::string> of_job = {"-n",       "--save",      "--quiet", "--json",
                                         "--remote", "--in-flight", "--tasks", "--ack-timeout"};
   while (next < words.size() && error.empty()) {
-    const std::string word = words[next++];
+    const std::string& word = words[next++];
     if (of_reach.count(word) != 0) arguments.of_reach = word;
     if (of_job.count(word) != 0) arguments.of_job = word;
     if (word == "-n") {
@@ -281,6 +283,13 @@ void print_processes(const Printer& print, const std::vector<ProcessRow>& rows) 
   for (const ProcessRow& one : rows) print.process(one);
 }
 
+// Returns true if --goal is an assignment, and false if it is the path of a file. Does not look for
+// the file: the processes of a job may see different ones.
+bool is_assignment(const std::string& goal) {
+  return goal.find('=') != std::string::npos &&
+         goal.find_first_not_of("0123456789=, ") == std::string::npos;
+}
+
 int reach_model(const Arguments& arguments, Job& job) {
   Manager& manager = job.manager();
   const bool first = manager.rank() == 0;
@@ -293,7 +302,7 @@ int reach_model(const Arguments& arguments, Job& job) {
   const Model model = load_model(manager, *file);
   ReachOptions options = arguments.reach;
   if (!arguments.goal.empty()) {
-    if (arguments.goal.find('=') != std::string::npos) {
+    if (is_assignment(arguments.goal)) {
       const absl::StatusOr<Bdd> goal = model.states_of(arguments.goal);
       if (!goal.ok()) return stop(goal.status());
       options.goal = *goal;

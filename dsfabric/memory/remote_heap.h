@@ -43,7 +43,8 @@ class RemoteHeap {
   [[nodiscard]] uint64_t new_name() {
     return uint64_t{fabric_rank_} << 32 | next_name_.fetch_add(1, std::memory_order_relaxed);
   }
-  // Names the allocation that begins at `address`, if there is one, until it is freed.
+  // Names the allocation that begins at `address`, if there is one, until it is freed. Only the
+  // first name of an allocation takes memory.
   void publish(uint64_t address, uint64_t name);
   [[nodiscard]] absl::StatusOr<GlobalAddress> find(uint64_t name) const;
 

@@ -89,8 +89,14 @@ void RemoteHeap::publish(uint64_t address, uint64_t name) {
   const std::lock_guard lock(mutex_);
   const auto at = pieces_.find(address);
   if (at == pieces_.end()) return;
+  if (at->second.name.has_value()) {
+    auto entry = addresses_.extract(*at->second.name);
+    entry.key() = name;
+    addresses_.insert(std::move(entry));
+  } else {
+    addresses_.emplace(name, address);
+  }
   at->second.name = name;
-  addresses_[name] = address;
 }
 
 absl::StatusOr<GlobalAddress> RemoteHeap::find(uint64_t name) const {

@@ -18,6 +18,7 @@
 #include "bdd/job.h"
 #include "bdd/model_file.h"
 #include "dsfabric/collectives.h"
+#include "dtutils/internal/shared_copy.h"
 #include "tasks/pool.h"
 #include "tasks/runtime.h"
 #include "tests/dsfabric/testing/process_job.h"
@@ -29,6 +30,12 @@ namespace cariama::bdd::testing {
 inline constexpr bool kShort = true;
 #else
 inline constexpr bool kShort = false;
+#endif
+
+#if defined(__SANITIZE_ADDRESS__)
+inline constexpr bool kSanitizerMaps = true;
+#else
+inline constexpr bool kSanitizerMaps = cariama::internal::kUnderThreadSanitizer;
 #endif
 
 // Runs body(manager) in a job of `processes` processes, whose tasks are of `model`.

@@ -90,8 +90,17 @@ TEST(CariamaBdd, SavesDrawsAndReadsBack) {
   const std::string reach = "reach " + model_path("anderson.4") + " --quiet --cache 16 ";
   EXPECT_EQ(run_program(reach + "--save " + folder + "/s.bdd --svg " + folder + "/s.svg").code, 0);
   EXPECT_GT(std::filesystem::file_size(folder + "/s.svg"), 500u);
-  // A saved set is a goal.
+  // A saved set is a goal, also if its path looks like an assignment in part.
   EXPECT_EQ(run_program(reach + "--goal " + folder + "/s.bdd").code, 0);
+  std::filesystem::create_directories(folder + "/a=1");
+  std::filesystem::copy(folder + "/s.bdd", folder + "/a=1/0=1,2=3");
+  for (const std::string& goal : {folder + "/a=1/0=1,2=3", std::string("./0=1,2=3")}) {
+    Running command("sh -c 'cd " + folder + "/a=1; " + kProgram + reach + "--goal " + goal + "'");
+    EXPECT_EQ(command.wait(), 0) << goal << ": " << command.err();
+  }
+  const Ended neither = run_program(reach + "--goal x=1");
+  EXPECT_EQ(neither.code, 1);
+  EXPECT_THAT(neither.err, HasSubstr("x=1"));
   std::filesystem::remove_all(folder);
 }
 

@@ -26,7 +26,6 @@
 #include "bdd/node_table.h"
 #include "bdd/reachability.h"
 #include "dtutils/allocators/memory_budget.h"
-#include "dtutils/internal/shared_copy.h"
 #include "tests/bdd/bdd_test_support.h"
 
 namespace cariama::bdd {
@@ -35,6 +34,7 @@ namespace {
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using testing::Known;
+using testing::kSanitizerMaps;
 using testing::large_function;
 using testing::model_path;
 using testing::random_function;
@@ -59,12 +59,6 @@ void expect_full_and_intact(Manager& manager, const Known& before, const Known& 
   EXPECT_EQ(truth_of(before.function & other.function, 8),
             truth_of(~(~before.function | ~other.function), 8));
 }
-
-#if defined(__SANITIZE_ADDRESS__)
-constexpr bool kSanitizerMaps = true;
-#else
-constexpr bool kSanitizerMaps = cariama::internal::kUnderThreadSanitizer;
-#endif
 
 // In a job, an operation that finds no room ends in all processes, as fast as with one: it does not
 // compute the parts that were not begun, or one failed step again on each path to it.
@@ -278,6 +272,43 @@ TEST(Agreement, AnExceptionInOneProcessEndsIt) {
         }
       });
   EXPECT_THAT(std::string(ended.message()), HasSubstr("3"));
+}
+
+// The other process does not wait for its time limit.
+TEST(Agreement, WrongOptionsOfOneProcessAreAnErrorOfAll) {
+  cariama::testing::run_process_job(2, {}, [](Fabric& fabric) {
+    Collectives all(fabric);
+    ManagerOptions options = small();
+    if (fabric.rank() == 1) options.in_flight = 0;
+    const absl::Status refused = Manager::create(all, options).status();
+    EXPECT_EQ(refused.code(), fabric.rank() == 0 ? absl::StatusCode::kUnavailable
+                                                 : absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("in_flight is 0"));
+    EXPECT_TRUE(Manager::create(all, small()).ok());
+  });
+}
+
+// Sums and products of these sizes would overflow.
+TEST(Options, HugeOnesAreRefused) {
+  for (const int processes : {1, 2}) {
+    cariama::testing::run_process_job(processes, {}, [](Fabric& fabric) {
+      Collectives all(fabric);
+      const auto expect_refused = [&](const ManagerOptions& options, const std::string& text) {
+        for (const absl::Status& refused :
+             {Manager::create(options).status(), Manager::create(all, options).status()}) {
+          EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+          EXPECT_THAT(std::string(refused.message()), HasSubstr(text));
+        }
+      };
+      for (const uint64_t huge : {ManagerOptions::kMostBytes + 1, UINT64_MAX - 62, UINT64_MAX}) {
+        const std::string number = std::to_string(huge);
+        expect_refused({.cache_bytes = huge}, "cache_bytes is " + number);
+        expect_refused({.max_table_bytes = huge}, "max_table_bytes is " + number);
+        expect_refused({.table_bytes = huge, .max_table_bytes = huge}, "table_bytes is " + number);
+      }
+      expect_refused({.in_flight = UINT32_MAX}, "in_flight is 4294967295");
+    });
+  }
 }
 
 TEST(Operands, AModelWithoutStatesIsRefused) {

@@ -2,7 +2,10 @@
 // of memory names the memory.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <malloc.h>
+#include <sys/resource.h>
 
+#include <cstdlib>
 #include <stdexcept>
 #include <string>
 #include <vector>
@@ -10,7 +13,9 @@
 #include "bdd/node_table.h"
 #include "dsfabric/collectives.h"
 #include "dtutils/allocators/memory_budget.h"
+#include "tests/bdd/bdd_test_support.h"
 #include "tests/dsfabric/testing/local_job.h"
+#include "tests/dsfabric/testing/process_job.h"
 
 namespace cariama::bdd {
 namespace {
@@ -20,6 +25,7 @@ using ::cariama::testing::must;
 using ::cariama::testing::soon;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::kSanitizerMaps;
 
 // Refuses further memory of allocators while it exists.
 class NoMoreMemory {
@@ -47,6 +53,38 @@ TEST(NodeTableMemory, OfLookUpsIsAllocatedWithTheTable) {
     EXPECT_THAT(
         std::string(table.status().message()),
         AllOf(HasSubstr("memory budget"), HasSubstr("lower TableAccessOptions::in_flight")));
+  });
+}
+
+// The two caches of nodes take 3 MiB of the heap. The table of the first step leaves the memory of
+// the share and of the look-ups to the second one.
+TEST(NodeTableMemory, OfTheCachesIsAnErrorOfAllProcesses) {
+  if (kSanitizerMaps) GTEST_SKIP() << "the sanitizer maps memory, which the limit would forbid";
+  cariama::testing::run_process_job(2, {}, [](Fabric& fabric) {
+    Collectives all(fabric);
+    const NodeTable::JobOptions options{
+        .bytes = uint64_t{64} << 10, .remote = true, .in_flight = 1};
+    const auto make = [&] { return NodeTable::create(all, options, soon()); };
+    must(must(make())->destroy(soon()));
+    struct rlimit old {};
+    ASSERT_EQ(getrlimit(RLIMIT_AS, &old), 0);
+    // Free memory of the heap, for all that is small.
+    mallopt(M_TRIM_THRESHOLD, 64 << 20);
+    std::vector<std::string>(1024, std::string(1000, ' ')).clear();
+    const struct rlimit none { 1, old.rlim_max };
+    // Large free blocks, which earlier tests have left.
+    std::vector<void*> blocks;
+    blocks.reserve(4096);
+    if (fabric.rank() == 1) {
+      ASSERT_EQ(setrlimit(RLIMIT_AS, &none), 0);
+      while (void* const block = std::malloc(size_t{1} << 20)) blocks.push_back(block);
+    }
+    const absl::Status refused = make().status();
+    ASSERT_EQ(setrlimit(RLIMIT_AS, &old), 0);
+    for (void* const block : blocks) std::free(block);
+    EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("look-ups in a node table"));
+    must(must(make())->destroy(soon()));
   });
 }
 

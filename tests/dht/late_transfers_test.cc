@@ -1,7 +1,10 @@
 // Operations end by their deadlines while their transfers are in flight. The collective functions
 // that clear, move or free a share wait for these transfers.
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -100,8 +103,33 @@ TEST(LateTransfers, DoNotChangeMemoryThatWasFreed) {
   }
 }
 
+// A key of a late transfer is in the files, too: save() counts the keys before it writes them.
+TEST(LateTransfers, DoNotChangeATableThatIsSaved) {
+  const std::string prefix = ::testing::TempDir() + "late-save" + std::to_string(getpid()) + ".";
+  for (const AtomicsBy atomics : {AtomicsBy::kAutomatic, AtomicsBy::kOwner}) {
+    uint64_t ended = 0;
+    for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+      ended += end_operations_early(
+          seed, atomics, false, [&](Collectives&, std::unique_ptr<Table> table) {
+            const std::string files = prefix + std::to_string(seed);
+            const uint64_t saved = must(table->save(files, soon()));
+            must(table->grow(128, soon()));  // waits for all transfers
+            EXPECT_EQ(must(table->size(soon())), saved) << "seed " << seed;
+            must(table->clear(soon()));
+            EXPECT_EQ(must(table->load(files, soon())).keys, saved) << "seed " << seed;
+            EXPECT_EQ(must(table->size(soon())), saved) << "seed " << seed;
+            must(table->clear(soon()));
+            std::filesystem::remove(files + "." +
+                                    std::to_string(table->core().fabric().rank().value()));
+            return table;
+          });
+    }
+    EXPECT_GT(ended, kSeeds);
+  }
+}
+
 // The owner answers only after the operation has ended, and the thread of the access does not poll:
-// the table stays as it is until that thread polls.
+// the table stays as it is, and is not saved, until that thread polls.
 TEST(LateTransfers, OfAnotherThreadAreNamed) {
   LocalJobOptions options;
   options.fabric.threads = 2;
@@ -146,6 +174,11 @@ TEST(LateTransfers, OfAnotherThreadAreNamed) {
       const absl::Status cleared = table->clear(deadline_after(std::chrono::seconds(1)));
       EXPECT_TRUE(absl::IsUnavailable(cleared)) << cleared;
       EXPECT_THAT(std::string(cleared.message()), HasSubstr("not cleared: transfers of rank 0"));
+      const absl::Status saved =
+          table->save(::testing::TempDir() + "never", deadline_after(std::chrono::seconds(1)))
+              .status();
+      EXPECT_TRUE(absl::IsUnavailable(saved)) << saved;
+      EXPECT_THAT(std::string(saved.message()), HasSubstr("not saved: transfers of rank 0"));
     }
     job.meet(4);
     if (user) {

@@ -1,4 +1,4 @@
-// Keys for tests of the distributed hash table.
+// Keys and jobs for tests of the distributed hash table.
 #ifndef CARIAMA_TESTS_DHT_TABLE_TEST_SUPPORT_H_
 #define CARIAMA_TESTS_DHT_TABLE_TEST_SUPPORT_H_
 
@@ -9,10 +9,22 @@
 #include <vector>
 
 #include "dht/table_layout.h"
+#include "dsfabric/collectives.h"
+#include "tests/dsfabric/testing/local_job.h"
 
 namespace cariama::testing {
 
 inline constexpr uint64_t kKeyMask = ~kWordPresent;
+
+// Runs body(all) in a job of one process.
+template <typename Body>
+void in_one_process(const Body& body) {
+  LocalJob job({.processes = 1});
+  job.run([&](Fabric& fabric, uint32_t) {
+    Collectives all(fabric);
+    body(all);
+  });
+}
 
 template <size_t W>
 [[nodiscard]] TableKey<W> random_key(std::mt19937_64& random) {

@@ -252,7 +252,11 @@ TEST(RemoteMemoryNames, LeadToTheAddressUntilTheMemoryIsFreed) {
       memory = must(RemoteMemory::allocate(fabric, 1, 64, soon()));
       name = RemoteMemory::new_name(fabric);
       EXPECT_NE(RemoteMemory::new_name(fabric), name);
+      const uint64_t other = RemoteMemory::new_name(fabric);
+      memory.publish(other);
+      EXPECT_EQ(must(RemoteMemory::find(fabric, 1, other, soon())), memory.address());
       memory.publish(name);
+      EXPECT_TRUE(absl::IsNotFound(RemoteMemory::find(fabric, 1, other, soon()).status()));
       address = memory.address().address;
       EXPECT_EQ(must(RemoteMemory::find(fabric, 1, name, soon())), memory.address());
     }
