@@ -33,6 +33,7 @@
 #include "dsfabric/global_vector.h"                        // IWYU pragma: export
 #include "dsfabric/ids.h"                                  // IWYU pragma: export
 #include "dsfabric/launcher.h"                             // IWYU pragma: export
+#include "dsfabric/peer_error.h"                           // IWYU pragma: export
 #include "dsfabric/process.h"                              // IWYU pragma: export
 #include "dsfabric/quiescence.h"                           // IWYU pragma: export
 #include "dsfabric/remote_memory.h"                        // IWYU pragma: export

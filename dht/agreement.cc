@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "dsfabric/fabric.h"
+#include "dsfabric/peer_error.h"
 #include "dtutils/error.h"
 
 namespace cariama {
@@ -55,7 +56,7 @@ absl::Status agree(Collectives& all, const absl::Status& mine, std::string_view 
   };
   const std::vector<Rank> dead = all.left_out();
   if (!dead.empty() && dead.front() < outcomes->failed) {
-    return error(absl::StatusCode::kUnavailable, dead.front(), " is dead");
+    return dead_peer_error(all.fabric(), dead.front(), what);
   }
   if (outcomes->failed != kNone) {
     return error(outcomes->code == absl::StatusCode::kResourceExhausted

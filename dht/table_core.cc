@@ -14,6 +14,7 @@
 #include "dht/bucket_scan.h"
 #include "dht/table_engine.h"
 #include "dsfabric/global_memory.h"
+#include "dsfabric/peer_error.h"
 #include "dsfabric/per_peer.h"
 #include "dtutils/error.h"
 #include "dtutils/transmitter.h"
@@ -200,8 +201,7 @@ absl::StatusOr<TableCore::Allocation> TableCore::allocate(uint64_t buckets, Dead
   if (!shapes.ok()) return shapes.status();
   if (!allocated.ok()) return allocated;
   if (const std::vector<Rank> dead = all_.left_out(); !dead.empty()) {
-    return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-                      "no hash table: " + fabric.label(dead.front()) + " is dead");
+    return dead_peer_error(fabric, dead.front(), "no hash table");
   }
   if (shapes->without_memory != ShapeSummary::kNone) {
     return make_error(

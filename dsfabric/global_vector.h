@@ -33,6 +33,7 @@
 #include "absl/status/statusor.h"
 #include "dsfabric/collectives.h"
 #include "dsfabric/global_memory.h"
+#include "dsfabric/peer_error.h"
 #include "dsfabric/remote_memory.h"
 #include "dtutils/error.h"
 #include "dtutils/wait.h"
@@ -85,9 +86,10 @@ class GlobalVector {
     for (uint32_t rank = 0; rank < parts->size(); ++rank) {
       const auto& part = (*parts)[rank];
       if (!part.has_value() || part->address.address == 0) {
-        return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-                          "no global vector: " + fabric.label(rank) +
-                              (part.has_value() ? " has no memory for its part" : " is dead"));
+        if (!part.has_value()) return dead_peer_error(fabric, rank, "no global vector");
+        return make_error(
+            absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+            "no global vector: " + fabric.label(rank) + " has no memory for its part");
       }
       if (part->shape != mine.shape) {
         return make_error(

@@ -20,6 +20,7 @@
 #include "dsfabric/fabric.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/peer_remedy.h"
 #include "dtutils/synchronizer.h"
 
 namespace cariama::internal {
@@ -55,7 +56,8 @@ class Question {
     // answer is in place.
     if (!ended && !(answer.late && answer.claimed.exchange(true, std::memory_order_acq_rel))) {
       return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
-                        fabric_.label(rank_) + " did not answer in time");
+                        fabric_.label(rank_) + " did not answer in time",
+                        peer_remedy(PeerRemedy::kSilent));
     }
     if (absl::Status status = answer.done.status(); !status.ok()) return status;
     return std::move(answer.value);

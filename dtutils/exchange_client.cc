@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/exchange_message.h"
+#include "dtutils/internal/peer_remedy.h"
 #include "dtutils/internal/socket_errors.h"
 
 namespace cariama {
@@ -34,14 +35,10 @@ absl::Status check_key(std::string_view key) {
       absl::StrCat("get of a key of ", key.size(), " bytes: at most ", Exchange::kMaxKey));
 }
 
-absl::Status store_gone(const std::string& operation) {
-  return make_error(absl::StatusCode::kUnavailable, ErrorScope::kProcess,
-                    absl::StrCat(operation, ": the process that serves the exchange is gone"));
-}
-
 absl::Status answer_to_status(const ExchangeMessage& answer, const std::string& operation) {
   return make_error(static_cast<absl::StatusCode>(answer.code), ErrorScope::kPeer,
-                    absl::StrCat(operation, ": ", answer.value));
+                    absl::StrCat(operation, ": ", answer.value),
+                    internal::peer_remedy(internal::PeerRemedy::kEnded));
 }
 
 }  // namespace
@@ -63,10 +60,12 @@ struct ExchangeClient::Incoming {
   }
 };
 
-ExchangeClient::ExchangeClient(int socket, int rank, std::vector<std::string> labels)
+ExchangeClient::ExchangeClient(int socket, int rank, std::vector<std::string> labels,
+                               std::string server)
     : socket_(socket),
       rank_(rank),
       labels_(std::move(labels)),
+      server_(std::move(server)),
       incoming_(std::make_unique<Incoming>()) {}
 
 ExchangeClient::~ExchangeClient() { close(socket_); }
@@ -75,6 +74,14 @@ absl::Status ExchangeClient::breaks(absl::Status status) {
   const std::lock_guard lock(broken_mutex_);
   broken_ = status;
   return status;
+}
+
+absl::Status ExchangeClient::server_gone(const std::string& operation) {
+  store_is_gone_.store(true, std::memory_order_release);
+  return breaks(
+      make_error(absl::StatusCode::kUnavailable, ErrorScope::kProcess,
+                 absl::StrCat(operation, ": ", server_, ", which serves the exchange, has ended"),
+                 internal::peer_remedy(internal::PeerRemedy::kEnded)));
 }
 
 absl::Status ExchangeClient::broken() {
@@ -95,7 +102,8 @@ absl::Status ExchangeClient::wait(short events, Deadline deadline, const std::st
       return make_errno_error(errno, ErrorScope::kProcess, operation);
     if (left.count() <= 0) {
       return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kOperation,
-                        absl::StrCat(operation, ": nothing came before the deadline"));
+                        absl::StrCat(operation, ": nothing came before the deadline"),
+                        internal::peer_remedy(internal::PeerRemedy::kSilent));
     }
   }
 }
@@ -117,8 +125,7 @@ absl::Status ExchangeClient::send(const ExchangeMessage& message, Deadline deadl
       // Part of the message was sent, so no other message can follow it on this stream.
       if (!ready.ok()) return sent == 0 ? ready : breaks(std::move(ready));
     } else if (errno != EINTR) {
-      store_is_gone_.store(true, std::memory_order_release);
-      return breaks(store_gone(operation));
+      return server_gone(operation);
     }
   }
   return absl::OkStatus();
@@ -151,8 +158,7 @@ absl::StatusOr<bool> ExchangeClient::receive_some(const std::string& operation) 
     return true;
   }
   if (count < 0 && (internal::is_temporary(errno) || errno == EINTR)) return false;
-  store_is_gone_.store(true, std::memory_order_release);
-  return breaks(store_gone(operation));
+  return server_gone(operation);
 }
 
 absl::Status ExchangeClient::watch_ends(bool watch) {

@@ -28,8 +28,8 @@ struct ExchangeMessage;
 class CARIAMA_DTUTILS_EXPORT ExchangeClient final : public Exchange {
  public:
   // Takes ownership of `socket` (a connected stream); the destructor closes it. labels[i] names
-  // rank i.
-  ExchangeClient(int socket, int rank, std::vector<std::string> labels);
+  // rank i, `server` the process that serves the exchange, for error texts.
+  ExchangeClient(int socket, int rank, std::vector<std::string> labels, std::string server);
   ~ExchangeClient() override;
   ExchangeClient(const ExchangeClient&) = delete;
   ExchangeClient& operator=(const ExchangeClient&) = delete;
@@ -66,6 +66,8 @@ class CARIAMA_DTUTILS_EXPORT ExchangeClient final : public Exchange {
   [[nodiscard]] absl::StatusOr<bool> receive_some(const std::string& operation);
   // Waits until the socket is ready for `events`. Error: DEADLINE_EXCEEDED.
   [[nodiscard]] absl::Status wait(short events, Deadline deadline, const std::string& operation);
+  // Marks the connection as closed by the server. Returns the error.
+  absl::Status server_gone(const std::string& operation);
   // Marks the stream as broken, for example after a part of a message was sent: from now on every
   // call fails with `status`. Returns `status`.
   absl::Status breaks(absl::Status status);
@@ -74,6 +76,7 @@ class CARIAMA_DTUTILS_EXPORT ExchangeClient final : public Exchange {
   const int socket_;
   const int rank_;
   const std::vector<std::string> labels_;
+  const std::string server_;
   std::mutex send_mutex_;     // one message at a time
   std::mutex receive_mutex_;  // guards incoming_, last_request_ and fence_request_
   const std::unique_ptr<Incoming> incoming_;

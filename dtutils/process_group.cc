@@ -180,7 +180,7 @@ class ProcessGroup {
     int code = 0;
     internal::share_diagnostics(job_);
     {
-      ExchangeClient exchange(socket, rank, labels_);
+      ExchangeClient exchange(socket, rank, labels_, "the process that started this one");
       code = body(exchange);
     }
     static_cast<void>(write_trace());  // exit() would write the trace; _exit does not

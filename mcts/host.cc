@@ -9,8 +9,10 @@
 #include <string>
 #include <utility>
 
+#include "dsfabric/peer_error.h"
 #include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/peer_remedy.h"
 #include "dtutils/internal/start_thread.h"
 #include "dtutils/trace.h"
 #include "dtutils/wait.h"
@@ -28,6 +30,8 @@ constexpr std::chrono::milliseconds kHeartbeat{20};
 constexpr std::chrono::seconds kPatience{10};
 // Iterations of the loop of worker 0 between two checks whether a process has died.
 constexpr uint64_t kRoundsBetweenLooks = 64;
+// Host::work_patiently() counts this much of its time at once.
+constexpr std::chrono::milliseconds kPatienceSlice{50};
 
 }  // namespace
 
@@ -36,12 +40,12 @@ size_t new_instance_slot() {
   return slots.fetch_add(1, std::memory_order_relaxed);
 }
 
-Host::Host(Fabric* fabric, uint32_t threads, Aggregation aggregation)
+Host::Host(Fabric* fabric, const HostOptions& options)
     : fabric_(fabric),
       rank_(fabric != nullptr ? fabric->rank() : Rank(0)),
       size_(fabric != nullptr ? fabric->size() : 1),
-      num_threads_(fabric != nullptr ? fabric->threads() : threads),
-      aggregation_(aggregation),
+      num_threads_(fabric != nullptr ? fabric->threads() : options.threads),
+      options_(options),
       dead_(size_) {
   for (uint32_t i = 0; i < num_threads_; ++i) {
     threads_.push_back(std::make_unique<HostThread>(size_));
@@ -55,7 +59,7 @@ absl::StatusOr<std::unique_ptr<Host>> Host::create(Fabric* fabric, const HostOpt
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
                       "a search needs at least one thread");
   }
-  std::unique_ptr<Host> host(new Host(fabric, options.threads, options.aggregation));
+  std::unique_ptr<Host> host(new Host(fabric, options));
   if (absl::Status entered = host->enter(0); !entered.ok()) return entered;
   host->others_.reserve(host->num_threads_);  // else push_back() could throw while a thread starts
   absl::Status failed;
@@ -105,7 +109,8 @@ absl::Status Host::enter(uint32_t index) {
     absl::StatusOr<std::unique_ptr<ThreadContext>> context = fabric_->init_thread(index);
     if (!context.ok()) return context.status();
     self.context = *std::move(context);
-    self.aggregators = std::make_unique<PeerAggregators>(*self.context, aggregation_, self.posts);
+    self.aggregators =
+        std::make_unique<PeerAggregators>(*self.context, options_.aggregation, self.posts);
   }
   this_worker = &self;
   return absl::OkStatus();
@@ -322,21 +327,60 @@ bool Host::work_until(const std::function<bool()>& condition, Deadline deadline)
   return true;
 }
 
+bool Host::work_patiently(const std::function<bool()>& condition) {
+  for (std::chrono::milliseconds waited{0}; waited < options_.patience;) {
+    const auto start = steady_clock::now();
+    if (work_until(condition, start + kPatienceSlice)) return true;
+    if (steady_clock::now() - start < 2 * kPatienceSlice) waited += kPatienceSlice;
+  }
+  return false;
+}
+
 void Host::look_for_deaths() {
   if (fabric_ == nullptr) return;
-  for (uint32_t other = 0; other < size_; ++other) {
-    if (other == rank_ || !alive(other) || fabric_->peer_status(other).ok()) continue;
-    dead_[other].store(true, std::memory_order_release);
-    deaths_.fetch_add(1, std::memory_order_seq_cst);
-    // Without the lock: lost() may send calls, which may run received calls, which may create
-    // instances.
-    std::vector<LocalInstance*> instances;
-    {
-      const std::lock_guard lock(mutex_);
-      for (const auto& [type, instance] : instances_) instances.push_back(instance.get());
-    }
-    for (LocalInstance* instance : instances) instance->lost(other);
+  while (!left_out_by_rank_0_.empty()) {
+    const Rank late = left_out_by_rank_0_.back();
+    left_out_by_rank_0_.pop_back();
+    if (alive(late)) mark_dead(late);
   }
+  for (uint32_t other = 0; other < size_; ++other) {
+    if (other != rank_ && alive(other) && !fabric_->peer_status(other).ok()) mark_dead(other);
+  }
+}
+
+void Host::mark_dead(Rank rank) {
+  dead_[rank].store(true, std::memory_order_release);
+  deaths_.fetch_add(1, std::memory_order_seq_cst);
+  // Without the lock: lost() may send calls, which may run received calls, which may create
+  // instances.
+  std::vector<LocalInstance*> instances;
+  {
+    const std::lock_guard lock(mutex_);
+    for (const auto& [type, instance] : instances_) instances.push_back(instance.get());
+  }
+  for (LocalInstance* instance : instances) instance->lost(rank);
+}
+
+void Host::leave_out(Rank late) {
+  report_once("mcts.left_out." + std::to_string(late),
+              fabric_->label(late) + " has not answered a search for " +
+                  std::to_string(options_.patience.count()) + " ms: the searches go on without it",
+              cariama::internal::peer_remedy(cariama::internal::PeerRemedy::kSilent));
+  for (uint32_t other = 1; other < size_; ++other) {
+    if (!alive(other)) continue;
+    threads_[0]->aggregators->call(id(other, 0), [late] {
+      Host& host = *Host::here().host;
+      if (late == host.rank_) {
+        host.left_out_ = true;
+        host.ending_.store(true, std::memory_order_seq_cst);
+        host.wake_workers();
+      } else if (late < host.size_) {
+        host.left_out_by_rank_0_.push_back(late);
+      }
+    });
+  }
+  threads_[0]->aggregators->flush();
+  if (alive(late)) mark_dead(late);
 }
 
 absl::Status Host::serve() {
@@ -345,11 +389,16 @@ absl::Status Host::serve() {
     if (!round(self)) sleep(self, kForever);
     if (!alive(0)) {
       ended_ = true;
-      return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-                        "rank 0, which the search belongs to, has died");
+      return dead_peer_error(*fabric_, 0, "the search ends without the process that controls it");
     }
   }
   ended_ = true;
+  if (left_out_) {
+    return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                      "rank 0 has continued the search without this process, which did not answer "
+                      "in time",
+                      cariama::internal::peer_remedy(cariama::internal::PeerRemedy::kLease));
+  }
   return absl::OkStatus();
 }
 

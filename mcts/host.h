@@ -23,6 +23,7 @@
 #define CARIAMA_MCTS_HOST_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <exception>
 #include <functional>
@@ -31,6 +32,7 @@
 #include <thread>
 #include <typeindex>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -109,6 +111,11 @@ struct HostOptions {
   // Number of workers in a host without a fabric. With a fabric it is Fabric::threads().
   uint32_t threads = 1;
   Aggregation aggregation = Aggregation::kTraditional;
+  // Rank 0: time in which a process has to answer a command of a search. Then this search and all
+  // later ones go on without the process, as after its death; its serve() returns UNAVAILABLE. A
+  // function of the game or of an evaluator must not take longer. (The fabric does not consider the
+  // process dead: see FabricOptions::lease.)
+  std::chrono::milliseconds patience{10'000};
 };
 
 class CARIAMA_MCTS_EXPORT Host {
@@ -130,6 +137,7 @@ class CARIAMA_MCTS_EXPORT Host {
   [[nodiscard]] Rank rank() const { return rank_; }
   [[nodiscard]] uint32_t size() const { return size_; }
   [[nodiscard]] uint32_t threads() const { return num_threads_; }
+  [[nodiscard]] std::chrono::milliseconds patience() const { return options_.patience; }
   // Returns the id of worker `index` of process `rank`.
   [[nodiscard]] ThreadId id(Rank rank, ThreadIndex index) const {
     return rank * num_threads_ + index;
@@ -142,9 +150,9 @@ class CARIAMA_MCTS_EXPORT Host {
   [[nodiscard]] uint64_t dead_set_hash() const;
 
   // Called by worker 0 of each rank other than 0. Blocks and works until rank 0 calls end().
-  // Returns UNAVAILABLE if rank 0 dies. Throws an exception that a function of the game throws in a
-  // worker of this process, as step() and work_until() do. Then this process cannot complete the
-  // search: destroy the host.
+  // Returns UNAVAILABLE if rank 0 dies, or goes on without this process. Throws an exception that a
+  // function of the game throws in a worker of this process, as step() and work_until() do. Then
+  // this process cannot complete the search: destroy the host.
   [[nodiscard]] absl::Status serve();
   // Called by worker 0 of rank 0: ends the workers of all processes; serve() returns there.
   // Idempotent.
@@ -215,12 +223,24 @@ class CARIAMA_MCTS_EXPORT Host {
   // Called by worker 0. Runs calls and work until the condition holds. Returns false if the
   // deadline passes first.
   [[nodiscard]] bool work_until(const std::function<bool()>& condition, Deadline deadline);
+  // As work_until(), for HostOptions::patience. Time in which this process itself was stopped or
+  // got no processor time does not count.
+  [[nodiscard]] bool work_patiently(const std::function<bool()>& condition);
+  // Called by worker 0 of rank 0, not within a call. All processes mark this one as dead.
+  void leave_out(Rank late);
+  // Called by worker 0 of rank 0. A search that has returned its result before all processes have
+  // ended their parts registers the function that ends it. The next search calls end_last_search()
+  // before it uses the tree.
+  void end_later(std::function<void()> end) { unended_ = std::move(end); }
+  void end_last_search() {
+    if (auto end = std::exchange(unended_, nullptr)) end();
+  }
 
  private:
   friend class internal::Reception;
   using InstanceMaker = std::unique_ptr<LocalInstance> (*)(Host&);
 
-  Host(Fabric* fabric, uint32_t threads, Aggregation aggregation);
+  Host(Fabric* fabric, const HostOptions& options);
   LocalInstance& local(std::type_index type, InstanceMaker make);
   [[nodiscard]] absl::Status enter(uint32_t index);
   void leave(uint32_t index);
@@ -231,12 +251,13 @@ class CARIAMA_MCTS_EXPORT Host {
   void sleep(HostThread& self, Deadline deadline, const std::function<bool()>& until = nullptr);
   [[nodiscard]] bool may_sleep(const HostThread& self);
   void look_for_deaths();
+  void mark_dead(Rank rank);
 
   Fabric* fabric_;
   Rank rank_ = 0;
   uint32_t size_ = 1;
   uint32_t num_threads_;
-  Aggregation aggregation_;
+  const HostOptions options_;
   std::vector<std::unique_ptr<HostThread>> threads_;
   std::vector<std::thread> others_;
   std::vector<std::atomic<bool>> dead_;
@@ -249,6 +270,9 @@ class CARIAMA_MCTS_EXPORT Host {
   std::atomic<bool> failed_{false};  // another worker's work(), or a call, has thrown
   std::exception_ptr failure_;       // its exception. Written before failed_, once
   bool ended_ = false;
+  bool left_out_ = false;                 // rank 0 goes on without this process
+  std::vector<Rank> left_out_by_rank_0_;  // not yet marked as dead. Used by worker 0
+  std::function<void()> unended_;
   std::atomic<uint64_t> deaths_{0};  // number of processes that are marked as dead
   // Armed by each worker that sleeps. With a fabric it stands for the doorbells of Fabric::wait().
   Doorbell doorbell_;

@@ -328,6 +328,9 @@ struct SearchResult {
   Outcome outcome = Outcome::kOpen;     // of the root
   std::vector<MoveResult<Move>> moves;  // the best move first (ChoiceOptions); never empty
   std::vector<Statistics> processes;    // by rank; empty in progress reports
+  // The processes that had not ended their parts when the search returned (Search::run): the result
+  // lacks their last rollouts.
+  std::vector<uint32_t> late;
 };
 
 }  // namespace cariama::mcts

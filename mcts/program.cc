@@ -95,9 +95,10 @@ int Program::run(const std::function<int(Host&)>& body, const ProgramOptions& op
   int code = 0;
   bool orphaned = false;
   {
-    absl::StatusOr<std::unique_ptr<Host>> host = Host::create(
-        fabric.get(),
-        {.threads = static_cast<uint32_t>(threads_), .aggregation = options.aggregation});
+    absl::StatusOr<std::unique_ptr<Host>> host =
+        Host::create(fabric.get(), {.threads = static_cast<uint32_t>(threads_),
+                                    .aggregation = options.aggregation,
+                                    .patience = options.patience});
     if (!host.ok()) return say(host.status());
     if ((*host)->rank() == 0) {
       code = caught("the body of mcts::Program", [&] {

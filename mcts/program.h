@@ -29,9 +29,9 @@ namespace cariama::mcts {
 struct ProgramOptions {
   Aggregation aggregation = Aggregation::kTraditional;
   // FabricOptions::lease: a process that gives no sign of life for this long counts as dead.
-  // 0: only the end of a process counts, so the search waits for a stopped process until it
-  // continues.
+  // 0: only the end of a process counts, and the searches leave out a stopped process.
   std::chrono::milliseconds lease{0};
+  std::chrono::milliseconds patience = HostOptions().patience;  // HostOptions::patience
   // Called in each process before `body` or Host::serve(), by the thread that runs these. For
   // provide_evaluator() (evaluator.h). An exception has the effect of one of `body`, or of one of
   // the game.
@@ -52,8 +52,8 @@ class CARIAMA_MCTS_EXPORT Program {
   // program: the result of `body`; 1 if the job failed or `body` threw an exception; 2 if error()
   // is set. If it is not the result of `body`, the reason is on stderr. If a function of the game
   // throws in a worker of rank 0, the search throws the exception in `body`. If a process other
-  // than rank 0 dies, or a function of the game throws there, the search continues without it. With
-  // ProgramOptions::lease that holds for a stopped process, too.
+  // than rank 0 dies or is stopped, or a function of the game throws there, the search continues
+  // without it (Search::run).
   int run(const std::function<int(Host&)>& body, const ProgramOptions& options = {});
 
  private:

@@ -72,9 +72,12 @@ class Search {
   // the calling thread runs rollouts and calls meanwhile. After another thread (or `progress`) has
   // set *stop, or at the end of the time, each worker ends its running function of the game, and
   // rank 0 exchanges the commands of the head of this file with all processes: in all at most 50 ms
-  // if the functions of the game are short. A refine() or playout() that takes longer delays the
-  // end by its time. A process that is stopped (SIGSTOP) delays it until the process continues, is
-  // killed, or loses its lease (FabricOptions::lease). `progress` is called about every `interval`
+  // if the functions of the game are short. A refine() or playout() that takes longer in rank 0
+  // delays the end by its time. Another process that does not end its part in time, for example a
+  // stopped one (SIGSTOP), delays it by at most 500 ms: the result names it (SearchResult::late).
+  // The next function of a search waits for that process. If a process has not answered for
+  // HostOptions::patience, also at the begin of a search or in one that ends by its iterations, the
+  // searches leave it out. `progress` is called about every `interval`
   // seconds, in the calling thread. It must not call functions of the host or of its searches. If
   // it throws, the search ends and run() throws the exception. Also throws std::invalid_argument,
   // with the message of SearchOptions::validate(), if an option has no valid value, and if the
@@ -103,6 +106,7 @@ class Search {
     }
     start_ = Clock::now();
     iterations_ = 0;
+    host_.end_last_search();
     prepare(position);
     SearchOptions begun = options_;
     begun.memory_bytes = memory_bytes();
@@ -110,32 +114,39 @@ class Search {
     const bool ready = evaluate_root(limits, stop);
     if (ready) set_priors();
     double next_report = interval;
+    const double patience = std::chrono::duration<double>(host_.patience()).count();
+    double next_look = seconds() + patience;
     for (;;) {
       open(limits, ready);
       Pause pause = ready ? Pause::kNone : Pause::kEnd;
       while (pause == Pause::kNone) {
         bool due = false;
-        static_cast<void>(host_.work_until(
-            [&] {
-              pause = reason_to_pause(limits, stop);
-              due = progress && seconds() >= next_report;
-              return due || pause != Pause::kNone;
-            },
-            kForever));
+        static_cast<void>(host_.work_patiently([&] {
+          pause = reason_to_pause(limits, stop);
+          due = progress && seconds() >= next_report;
+          return due || pause != Pause::kNone;
+        }));
+        if (pause == Pause::kNone && seconds() >= next_look) {
+          look_for_late();
+          next_look = seconds() + patience;
+        }
         if (!due || pause != Pause::kNone) continue;
         try {
           progress(report());
         } catch (...) {
-          // Without drain() the workers of all processes would continue, on nodes that a later
-          // call frees. (After an exception of work_until() a rollout of this thread never ends, so
-          // drain() would not return.)
-          drain();
+          // Otherwise the workers of all processes would continue, on nodes that a later call
+          // frees. (After an exception of work_until() a rollout of this thread never ends, so
+          // end_rollouts() would not return.)
+          close();
+          iterations_ += end_rollouts(host_, process_, job_, options_);
           process_.command(CommandKind::kDropCopies, options_);
           throw;
         }
         next_report = seconds() + interval;
       }
-      drain();
+      close();
+      if (!await_parts(limits, stop)) return report_without_late();
+      iterations_ += end_rollouts(host_, process_, job_, options_);
       if (pause != Pause::kFull) break;
       process_.command(CommandKind::kDropCopies, options_);
       collect([&] { return time_is_up(limits, stop); });
@@ -146,7 +157,7 @@ class Search {
     }
     // After a death, kDropCopies frees the nodes that were offered to the dead process, and their
     // subtrees.
-    if (host_.living() < host_.size()) quiesce();
+    if (host_.living() < host_.size()) quiesce(host_, process_, options_);
     return result;
   }
 
@@ -156,6 +167,7 @@ class Search {
   // answered, and runs calls meanwhile. Not within run().
   void advance(Move move) {
     if (!has_tree()) return;
+    host_.end_last_search();
     const int at = options_.reuse_tree ? root().find(move) : -1;
     if (at < 0 || !tree_.advance_root(at)) {
       clear();
@@ -163,7 +175,7 @@ class Search {
     }
     priors_.clear();
     root_->play(move);
-    quiesce();
+    quiesce(host_, process_, options_);
   }
   // Returns the position of the tree's root, or nullopt if there is no tree, or if it is the tree
   // of another Search.
@@ -171,6 +183,7 @@ class Search {
 
   // Frees the tree in all processes. Blocks until they have answered. Not within run().
   void clear() {
+    host_.end_last_search();
     process_.command(CommandKind::kClear, options_);
     root_.reset();
     priors_.clear();
@@ -180,6 +193,9 @@ class Search {
   using Clock = std::chrono::steady_clock;
   enum class Pause : uint8_t { kNone, kEnd, kFull };
 
+  // The time that a search with a time limit waits after its end for the parts of the other
+  // processes.
+  static constexpr std::chrono::milliseconds kMargin{500};
   // Seconds between two calls of safe().
   static constexpr double kSafetyInterval = 0.01;
   // Limit of the root's visits: the counter of a move has 32 bits.
@@ -300,25 +316,66 @@ class Search {
     return static_cast<double>(best - second) > 1.1 * rate * (limit - now) && now > limit / 4;
   }
 
-  // Ends all rollouts in all processes and waits until no message of the search is in flight. The
-  // copies of nodes remain, until kDropCopies.
-  void drain() {
+  // Waits for the answers to close(), if the caller of run() expects its end at a time. Returns
+  // false if a process is late.
+  [[nodiscard]] bool await_parts(const SearchLimits& limits, const std::atomic<bool>* stop) {
+    const bool stopped = stop != nullptr && stop->load(std::memory_order_relaxed);
+    if (limits.seconds == 0 && !stopped) return true;
+    const std::chrono::duration<double> left(
+        stopped ? 0 : std::clamp(limits.seconds - seconds(), 0.0, 1e6));
+    return process_.await_answers(
+        deadline_after(kMargin + std::chrono::duration_cast<std::chrono::milliseconds>(left)));
+  }
+  // Called about every HostOptions::patience of a search. Leaves out the processes that have not
+  // answered since the last call, and asks all again. Waits for answers that have arrived while
+  // this process itself was stopped.
+  void look_for_late() {
+    if (!process_.await_answers(deadline_after(kMargin))) process_.leave_out_late();
+    process_.begin_command(CommandKind::kInform, options_);
+  }
+
+  // Lets the workers of all processes cancel the rollouts that are not begun. Does not wait for
+  // them.
+  void close() {
     process_.pool().close_root();
-    process_.command(CommandKind::kStop, options_);
+    process_.begin_command(CommandKind::kStop, options_);
+  }
+  // Ends all rollouts in all processes and waits until no message of the search is in flight. The
+  // copies of nodes remain, until kDropCopies. Returns the number of completed rollouts. Requires
+  // that close() has run. Static: the Search may have been destroyed (Host::end_later()).
+  static uint64_t end_rollouts(Host& host, SearchProcess<G>& process, Job<G>& job,
+                               const SearchOptions& options) {
+    process.complete_command();
     // This function ends the unstarted rollouts and the one pending operation that start() adds.
     // Workers may still put back rollouts that they had taken: then it ends these, too.
-    if (!job_.end_pending(job_.take_all() + 1)) {
-      static_cast<void>(
-          host_.work_until([&] { return job_.end_pending(job_.take_all()); }, kForever));
+    if (!job.end_pending(job.take_all() + 1)) {
+      while (!host.work_patiently([&] { return job.end_pending(job.take_all()); })) {
+        process.command(CommandKind::kInform, options);
+      }
     }
-    iterations_ += job_.completed();
-    if (host_.size() > 1) {
-      quiesce();
-      process_.command(CommandKind::kSendLastCounts, options_);
-      quiesce();
+    const uint64_t completed = job.completed();
+    if (host.size() > 1) {
+      quiesce(host, process, options);
+      process.command(CommandKind::kSendLastCounts, options);
+      quiesce(host, process, options);
     }
-    job_.start(0);  // resets completed(): iterations_ contains this number already
-    static_cast<void>(job_.end_pending(1));
+    job.start(0);  // resets completed()
+    static_cast<void>(job.end_pending(1));
+    return completed;
+  }
+  // Returns the result after close(), before all processes have ended their parts.
+  [[nodiscard]] Result report_without_late() {
+    Result result = report();
+    for (const Rank rank : process_.late()) result.late.push_back(rank);
+    for (const CommandAnswer& answer : process_.answers()) {
+      result.processes.push_back(answer.statistics);
+    }
+    host_.end_later([&host = host_, &process = process_, &job = job_, options = options_] {
+      static_cast<void>(end_rollouts(host, process, job, options));
+      process.command(CommandKind::kDropCopies, options);
+      if (host.living() < host.size()) quiesce(host, process, options);
+    });
+    return result;
   }
 
   // Frees cold subtrees in all processes, in small steps, until each process has freed enough or
@@ -332,11 +389,11 @@ class Search {
       }
     }
     process_.command(CommandKind::kCollected, options_);
-    quiesce();
+    quiesce(host_, process_, options_);
     process_.command(CommandKind::kResume, options_);
   }
-  void quiesce() {
-    if (host_.size() > 1) process_.quiesce(options_);
+  static void quiesce(Host& host, SearchProcess<G>& process, const SearchOptions& options) {
+    if (host.size() > 1) process.quiesce(options);
   }
 
   [[nodiscard]] Result report() {
@@ -402,7 +459,7 @@ class Search {
   uint64_t tree_number_ = 0;
   std::vector<float> priors_;  // of the root, without noise; empty if the root has no noise
   Clock::time_point start_;
-  uint64_t iterations_ = 0;  // completed rollouts of this search before the last drain()
+  uint64_t iterations_ = 0;  // completed rollouts of this search before the last end_rollouts()
   double next_safety_ = 0;
 };
 

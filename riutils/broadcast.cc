@@ -16,6 +16,7 @@
 #include "dsfabric/call_source.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/peer_remedy.h"
 #include "dtutils/trace.h"
 #include "riutils/channel_sender.h"
 #include "riutils/internal/broadcast_wire.h"
@@ -51,10 +52,12 @@ constexpr size_t kAroundText = 128;
   return std::min(lowest_bit(v, size), size - v);
 }
 
-[[nodiscard]] absl::Status lost_parent(std::string_view what) {
-  return make_error(
-      absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-      "the " + std::string(what) + " of a broadcast could not be READ from the parent in the tree");
+[[nodiscard]] absl::Status lost_parent(const Fabric& fabric, uint32_t parent,
+                                       std::string_view what) {
+  return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                    "the " + std::string(what) + " of a broadcast could not be READ from " +
+                        fabric.label(parent) + ", the parent in the tree",
+                    peer_remedy(PeerRemedy::kEnded));
 }
 
 // READs memory of the process that sent the running call; `function` runs on it in a thread of the
@@ -313,9 +316,10 @@ void start_part(const BroadcastPart& part, std::string payload, uint32_t parent,
     // The READ is asynchronous: the service thread must not wait.
     class StartWithBuffer final : public PulledFunction {
      public:
-      explicit StartWithBuffer(std::shared_ptr<Node> node) : node_(std::move(node)) {}
+      StartWithBuffer(const Fabric& fabric, uint32_t parent, std::shared_ptr<Node> node)
+          : fabric_(fabric), parent_(parent), node_(std::move(node)) {}
       ~StartWithBuffer() override {
-        if (!ran_) node_->fail(lost_parent("buffer"));
+        if (!ran_) node_->fail(lost_parent(fabric_, parent_, "buffer"));
       }
       void run(void* buffer, uint64_t size) override {
         ran_ = true;
@@ -324,10 +328,12 @@ void start_part(const BroadcastPart& part, std::string payload, uint32_t parent,
       }
 
      private:
+      const Fabric& fabric_;
+      const uint32_t parent_;
       std::shared_ptr<Node> node_;
       bool ran_ = false;
     };
-    return pull(part.source, std::make_unique<StartWithBuffer>(node));
+    return pull(part.source, std::make_unique<StartWithBuffer>(fabric, parent, node));
   }
   if (part.buffer == Buffer::kPlaced && !node->adopt_target()) return;
   static_cast<void>(node->start(route));  // the node reports the error
@@ -342,7 +348,8 @@ void receive_broadcast(const BroadcastPart& part, std::string payload, Broadcast
     StartWithPayload(Fabric& fabric, const BroadcastPart& part, uint32_t parent)
         : fabric_(fabric), part_(part), parent_(parent) {}
     ~StartWithPayload() override {
-      if (!ran_) answer_parent(fabric_, parent_, part_.handle, lost_parent("function"));
+      if (!ran_)
+        answer_parent(fabric_, parent_, part_.handle, lost_parent(fabric_, parent_, "function"));
     }
     void run(void* buffer, uint64_t size) override {
       ran_ = true;

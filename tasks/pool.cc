@@ -262,7 +262,8 @@ absl::Status TaskPool::Parts::wait_for_all_tasks() {
   while (own.search_and_run()) {
   }
   while (own.broken().ok()) {
-    const absl::Status ended = detector->wait(deadline_after(kDetectorPatience));
+    const absl::Status ended =
+        detector->wait(std::min(deadline_after(kDetectorPatience), own.deadline()));
     // The detector leaves dead processes out, but their tasks are lost.
     own.check_peers();
     if (!own.broken().ok()) break;
@@ -294,6 +295,7 @@ absl::Status TaskPool::run_first(const pool::internal::Kind& kind, std::byte* pa
   const bool first = rank() == 0;
   PoolWaitHook hook(worker);
   std::string text;
+  worker.begin_time_limit();
   worker.enter(first ? tasks::kWorking : tasks::kIdle);
   absl::Status status;
   if (parts_->options.termination == PoolTermination::kStatusScan) {

@@ -478,6 +478,10 @@ struct PoolOptions {
   // before the root task. The tasks have no limit. A worker that comes later ends the run with
   // DEADLINE_EXCEEDED, and every further run(). From 1 ms to 100 years.
   std::chrono::milliseconds timeout{30'000};
+  // Time limit for the tasks of each run; 0: none. The worker leaves the run with DEADLINE_EXCEEDED
+  // when it is idle or waits in sync() and the time is over, also if another worker is stopped
+  // (SIGSTOP) and never answers. A function of a task is not interrupted.
+  std::chrono::milliseconds run_timeout{0};
 };
 
 // A step of a search for work, in the order of execution.
@@ -557,11 +561,12 @@ class CARIAMA_TASKS_EXPORT TaskPool {
   // process passed another F than rank 0; the pool stays usable).
   //
   // After the following errors every further run() returns the same error, and this worker leaves
-  // the run: DEADLINE_EXCEEDED (a worker came later than PoolOptions::timeout); UNAVAILABLE (a
-  // worker has died, or left the run with an error; the message names it); FAILED_PRECONDITION (a
-  // task synced more tasks than it had spawned, or a task's function is in a library that was
-  // loaded after create()); INTERNAL (a worker sent data that this one cannot decode); those of
-  // Exchange and of the device.
+  // the run: DEADLINE_EXCEEDED (a worker came later than PoolOptions::timeout, or tasks have not
+  // ended within PoolOptions::run_timeout: the message names the workers that have some);
+  // UNAVAILABLE (a worker has died, or left the run with an error; the message names it);
+  // FAILED_PRECONDITION (a task synced more tasks than it had spawned, or a task's function is in a
+  // library that was loaded after create()); INTERNAL (a worker sent data that this one cannot
+  // decode); those of Exchange and of the device.
   template <auto F, typename... A,
             typename R = typename pool::internal::Signature<decltype(F)>::Result>
   [[nodiscard]] auto run(A&&... arguments)

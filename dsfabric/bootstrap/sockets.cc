@@ -18,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/peer_remedy.h"
 #include "dtutils/internal/socket_errors.h"
 
 namespace cariama::internal {
@@ -54,7 +55,8 @@ absl::Status bad_address(std::string_view text) {
 
 absl::Status gone(const std::string& peer_name) {
   return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-                    peer_name + " closed the connection");
+                    peer_name + " closed the connection: it has ended, or has left the job",
+                    peer_remedy(PeerRemedy::kDisconnected));
 }
 
 // Blocks until `events` are ready.
@@ -69,7 +71,7 @@ absl::Status wait_for(int socket, short events, const std::string& peer_name, De
     }
     if (timeout == 0) {
       return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
-                        peer_name + " did not answer in time");
+                        peer_name + " did not answer in time", peer_remedy(PeerRemedy::kSilent));
     }
   }
 }
@@ -304,7 +306,8 @@ absl::StatusOr<FileDescriptor> connect_to(const SocketAddress& address,
   while (error == EAGAIN || error == EINTR) {
     if (poll_timeout(deadline) == 0) {
       return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
-                        peer_name + " did not accept the connection in time");
+                        peer_name + " did not accept the connection in time",
+                        peer_remedy(PeerRemedy::kSilent));
     }
     poll(nullptr, 0, 1);
     error = connect(socket.get(), address.get(), address.length()) == 0 ? 0 : errno;
@@ -319,7 +322,8 @@ absl::StatusOr<FileDescriptor> connect_to(const SocketAddress& address,
   if (error == 0) return socket;
   return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
                     absl::StrCat(peer_name, " does not answer at ", address.text(), " (",
-                                 std::strerror(error), ")"));
+                                 std::strerror(error), ")"),
+                    peer_remedy(PeerRemedy::kNotListening));
 }
 
 absl::Status send_exactly(int socket, std::string_view bytes, const std::string& peer_name,

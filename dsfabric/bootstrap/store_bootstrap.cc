@@ -22,7 +22,8 @@ StoreBootstrap::StoreBootstrap(BootstrapKind kind, int socket, int rank, int siz
     : kind_(kind),
       rank_(rank),
       labels_(rank_labels(size)),
-      client_(std::make_unique<ExchangeClient>(socket, rank, labels_)) {}
+      client_(std::make_unique<ExchangeClient>(
+          socket, rank, labels_, kind == BootstrapKind::kLocal ? "the launcher" : "rank 0")) {}
 
 absl::Status StoreBootstrap::put(std::string_view key, std::string_view value) {
   return client_ == nullptr ? left() : client_->put(key, value);

@@ -198,9 +198,8 @@ absl::StatusOr<FileDescriptor> connect_to_store(const std::vector<SocketAddress>
     if (std::chrono::steady_clock::now() + pause >= deadline) break;
     std::this_thread::sleep_for(pause);
   }
-  return make_error(
-      absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer, std::string(last.message()),
-      "start the process of rank 0, and check that its host allows connections from this one");
+  return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+                    std::string(last.message()));
 }
 
 TcpBootstrap::TcpBootstrap(BootstrapKind kind, std::unique_ptr<TcpStore> store, int socket,

@@ -13,10 +13,12 @@
 #include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/calls/workers.h"
 #include "dsfabric/invocation/ask.h"
+#include "dsfabric/peer_error.h"
 #include "dsfabric/peers/connect_deadline.h"
 #include "dsfabric/send_call.h"
 #include "dsfabric/serializer.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/peer_remedy.h"
 #include "dtutils/trace.h"
 
 namespace cariama::internal {
@@ -245,18 +247,19 @@ void CollectiveGroup::advance(uint64_t sequence, Operation& op, Outbox& outbox) 
                 std::make_shared<const std::string>(parcel.save()));
   }
   if (parcel.status.ok() && op.kind == CollectiveKind::kBroadcast && op.pivot != rank_) {
-    parcel.status =
-        make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-                   "the source of the broadcast, " + fabric_.label(op.pivot) + ", is dead");
+    parcel.status = dead_peer_error(
+        fabric_, op.pivot, describe(sequence, op.kind) + " from " + fabric_.label(op.pivot));
   }
   if (parcel.status.ok() && !leave_out_dead_ && !parcel.left_out.empty()) {
-    std::string names;
-    for (const uint32_t rank : parcel.left_out) {
-      names += (names.empty() ? "" : ", ") + fabric_.label(rank);
+    std::string what = describe(sequence, op.kind);
+    if (parcel.left_out.size() > 1) {
+      std::string names;
+      for (const uint32_t rank : parcel.left_out) {
+        names += (names.empty() ? "" : ", ") + fabric_.label(rank);
+      }
+      what += " without " + names;
     }
-    parcel.status = make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-                               describe(sequence, op.kind) + ": " + names +
-                                   (parcel.left_out.size() == 1 ? " is dead" : " are dead"));
+    parcel.status = dead_peer_error(fabric_, parcel.left_out.front(), what);
   }
   decide(sequence, op, std::move(parcel), 0, kNoRank, outbox);
 }
@@ -273,9 +276,8 @@ void CollectiveGroup::await_value(Operation& op, uint64_t sequence, Outbox& outb
   const uint32_t ancestor = living_ancestor(op);
   if (ancestor == kNoRank) {
     CollectiveParcel parcel;
-    parcel.status =
-        make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-                   "the source of the broadcast, " + fabric_.label(op.pivot) + ", is dead");
+    parcel.status = dead_peer_error(
+        fabric_, op.pivot, describe(sequence, op.kind) + " from " + fabric_.label(op.pivot));
     return decide(sequence, op, std::move(parcel), 0, kNoRank, outbox);
   }
   const uint32_t mine = position(op, rank_);
@@ -659,7 +661,7 @@ absl::Status CollectiveGroup::too_late(uint64_t sequence, CollectiveKind kind) {
   return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
                     count == 0 ? describe(sequence, kind) + " did not end in time"
                                : names + " did not enter " + describe(sequence, kind) + " in time",
-                    "call it again to continue waiting");
+                    peer_remedy(PeerRemedy::kSilent));
 }
 
 std::vector<uint32_t> CollectiveGroup::left_out() const {

@@ -11,6 +11,7 @@
 #include "dsfabric/peers/connect_deadline.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/peer_remedy.h"
 #include "dtutils/trace.h"
 
 namespace cariama {
@@ -74,7 +75,7 @@ absl::Status DistributedLock::check_holder(uint64_t holder) const {
   if (rank == fabric.rank() || fabric.peer_status(rank).ok()) return absl::OkStatus();
   return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
                     "the holder of a distributed lock, " + fabric.label(rank) + ", is dead",
-                    "call take_over(), and repair the data that the lock protects");
+                    internal::peer_remedy(internal::PeerRemedy::kLock));
 }
 
 // Sends an empty service call, so that a dead holder is detected.
@@ -104,7 +105,8 @@ absl::Status DistributedLock::acquire(Deadline deadline) {
   std::chrono::microseconds pause = kFirstAttemptPause;
   const auto late = [&](const std::string& what, Rank rank) {
     return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
-                      "a distributed lock was not " + what + " in time by " + fabric.label(rank));
+                      "a distributed lock was not " + what + " in time by " + fabric.label(rank),
+                      internal::peer_remedy(internal::PeerRemedy::kSilent));
   };
   std::optional<uint64_t> holder;
   while (true) {

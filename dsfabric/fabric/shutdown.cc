@@ -16,6 +16,7 @@
 #include "dsfabric/serializer.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/exception_error.h"
+#include "dtutils/internal/peer_remedy.h"
 #include "dtutils/trace.h"
 
 namespace cariama::internal {
@@ -180,7 +181,8 @@ absl::Status Shutdown::continue_without(const std::vector<uint32_t>& ranks) {
     }
     peers_.fail(rank, make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
                                  job_.label(rank) +
-                                     " has ended, or was lost by others, before the job ended"));
+                                     " has ended, or was lost by others, before the job ended",
+                                 peer_remedy(PeerRemedy::kEnded)));
   }
   return absl::OkStatus();
 }

@@ -7,6 +7,7 @@
 #include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/calls/workers.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/peer_remedy.h"
 
 namespace cariama {
 namespace internal {
@@ -32,7 +33,7 @@ absl::Status FutureState::wait(Deadline deadline) {
   }
   return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kOperation,
                     "a call" + called + " has not completed its Future before the deadline",
-                    "call get() again: the call continues");
+                    peer_remedy(PeerRemedy::kSilent));
 }
 
 bool FutureState::suspend(std::coroutine_handle<> coroutine) {

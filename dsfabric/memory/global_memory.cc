@@ -19,6 +19,7 @@
 #include "dsfabric/per_peer.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/peer_remedy.h"
 #include "dtutils/internal/shared_copy.h"
 #include "dtutils/synchronizer.h"
 #include "dtutils/transmitter.h"
@@ -61,9 +62,11 @@ struct GlobalTransfer::Operation {
 };
 
 struct GlobalTransfer::Execution {
+  explicit Execution(Rank owner_of_word) : owner(owner_of_word) {}
   // Returns the status of the atomic. Requires: done.done().
   [[nodiscard]] absl::Status outcome() const;
 
+  const Rank owner;
   Synchronizer done;
   std::array<uint64_t, 2> answer{};  // {1 if the word exists, its value before the operation}
 };
@@ -105,7 +108,9 @@ absl::Status GlobalTransfer::finish(Deadline deadline, void* result, size_t byte
     const auto ended = [&] { return execution.done.done(); };
     if (!ended() && !memory_->fabric().wait(ended, deadline)) {
       return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
-                        "the owner of a word did not execute an atomic operation in time");
+                        memory_->fabric().label(execution.owner) +
+                            " did not execute an atomic operation on its memory in time",
+                        internal::peer_remedy(internal::PeerRemedy::kSilent));
     }
     status_ = execution.outcome();
     if (status_.ok() && result != nullptr) {
@@ -571,7 +576,7 @@ void GlobalMemory::ask_owner(GlobalValue<uint64_t>& handle, const GlobalAddress&
     }
     std::shared_ptr<GlobalTransfer::Execution> execution;
   };
-  auto execution = std::make_shared<GlobalTransfer::Execution>();
+  auto execution = std::make_shared<GlobalTransfer::Execution>(word.rank);
   const auto call = make_call([address = word.address, operand, desired, kind]() -> Answer {
     Fabric& fabric = *running_fabric();
     auto& heap = internal::attachment_of<internal::RemoteHeap>(fabric);

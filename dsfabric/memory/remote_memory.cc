@@ -13,6 +13,7 @@
 #include "dsfabric/peers/ports.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/peer_remedy.h"
 
 namespace cariama {
 namespace internal {
@@ -242,7 +243,8 @@ absl::StatusOr<GlobalAddress> RemoteMemory::find(Fabric& fabric, Rank rank, uint
                            : fabric.wait_polling(answered, deadline);
   if (!in_time) {
     return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
-                      fabric.label(rank) + " did not answer in time");
+                      fabric.label(rank) + " did not answer in time",
+                      internal::peer_remedy(internal::PeerRemedy::kSilent));
   }
   return address_from(fabric, rank, question.wait(Deadline::min()));
 }

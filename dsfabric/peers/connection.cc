@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "dtutils/error.h"
+#include "dtutils/internal/peer_remedy.h"
 #include "dtutils/internal/trace_clock.h"
 #include "dtutils/trace.h"
 
@@ -53,21 +54,19 @@ absl::Status connection_failure(const Completion& completion, std::string_view p
   switch (completion.status) {
     case CompletionStatus::kPeerDied:
       what += " is dead: the transport reports that its process has ended";
-      remedy = kLookAtOutput;
+      remedy = peer_remedy(PeerRemedy::kEnded);
       break;
     case CompletionStatus::kRetryExceeded:
     case CompletionStatus::kReceiverNotReady:
       what += completion.status == CompletionStatus::kRetryExceeded
                   ? " is dead or unreachable: it has not acknowledged a transfer in time"
                   : " is dead or stopped: it has not accepted a message in time";
-      remedy =
-          "check that its process runs and that the network between the hosts works; raise "
-          "FabricOptions::ack_timeout for hosts that stall";
+      remedy = peer_remedy(PeerRemedy::kUnreachable);
       break;
     case CompletionStatus::kFlushed:
       what = "the connection to " + what +
              " has ended: that process has left the job, or one end considers the other failed";
-      remedy = "look at the output of both processes for the reason";
+      remedy = peer_remedy(PeerRemedy::kDisconnected);
       break;
     default:
       what = std::string(operation_with(completion.kind)) + what + " failed: ";

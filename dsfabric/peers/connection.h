@@ -31,8 +31,6 @@ namespace cariama::internal {
 
 class Connection;
 
-// The remedy in error texts about a process that has died.
-inline constexpr std::string_view kLookAtOutput = "look at its output for the reason";
 // Returns the error of a failed operation on a connection to `peer`, a label. The text names the
 // process that cannot be reached, the failed operation, and the remedy. (to_status() of dtutils
 // explains the failure to users of queue pairs.)

@@ -12,6 +12,7 @@
 #include "dsfabric/peers/peer_table.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/exception_error.h"
+#include "dtutils/internal/peer_remedy.h"
 #include "dtutils/trace.h"
 
 namespace cariama::internal {
@@ -198,7 +199,8 @@ absl::Status PeerTable::wait_connected(Peer& peer, Deadline deadline, Deadline p
 
 absl::Status PeerTable::too_late(const Peer& peer) const {
   return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
-                    job_.label(peer.rank) + " did not finish connecting in time");
+                    job_.label(peer.rank) + " did not finish connecting in time",
+                    peer_remedy(PeerRemedy::kSilent));
 }
 
 // The scope of an offer that this process makes, until it has connected the peer or has ended.

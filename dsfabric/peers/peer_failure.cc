@@ -10,6 +10,7 @@
 #include "dsfabric/bootstrap/launch_variables.h"
 #include "dsfabric/peers/peer_table.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/peer_remedy.h"
 
 namespace cariama::internal {
 namespace {
@@ -25,10 +26,12 @@ absl::Status end_of(const std::string& label, const std::string& how) {
   const bool unknown = how == "has ended or left the job";
   if (!unknown && how != "has ended") {
     return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer, label + " " + how,
-                      kLookAtOutput);
+                      peer_remedy(PeerRemedy::kEnded));
   }
-  std::string remedy = "call Fabric::finalize() in every process before it ends";
-  if (unknown) remedy = std::string(kLookAtOutput) + "; if there is none, " + remedy;
+  std::string remedy(peer_remedy(PeerRemedy::kLeft));
+  if (unknown) {
+    remedy = std::string(peer_remedy(PeerRemedy::kEnded)) + "; if there is none, " + remedy;
+  }
   return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
                     label + " " + how + " without finalize()", remedy);
 }
@@ -136,7 +139,7 @@ void PeerTable::receive_death_notice(uint32_t dead, uint32_t from) {
     return fail(dead,
                 make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
                            job_.label(dead) + " has failed, as reported by " + job_.label(from),
-                           kLookAtOutput));
+                           peer_remedy(PeerRemedy::kEnded)));
   }
   // This process checks for itself: perhaps only the link between `dead` and `from` has failed.
   for (const auto& connection : peer->connections) connection->probe();

@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "dtutils/error.h"
+#include "dtutils/internal/peer_remedy.h"
 #include "dtutils/internal/start_thread.h"
 #include "dtutils/trace.h"
 
@@ -53,8 +54,7 @@ absl::Status lease_ended(const std::string& label, std::chrono::milliseconds lea
   return make_error(
       absl::StatusCode::kUnavailable, ErrorScope::kPeer,
       label + " has given no sign of life for " + std::to_string(lease.count()) + " ms, its lease",
-      "if the process was only stopped or starved of processor time, use a longer "
-      "FabricOptions::lease");
+      peer_remedy(PeerRemedy::kLease));
 }
 
 // Sleeps until the port has a completion: of a receive, or of a transfer whose completion is

@@ -48,9 +48,17 @@ template <typename Derived>
 class CommandedSearch : public HostedSearch {
  public:
   // Rank 0 only. Runs the command in all processes, this one included, and blocks until all have
-  // answered. Returns the answers by rank. A process that dies before its answer gets an answer
-  // with number 0. Sends 2 (P - 1) messages.
+  // answered, at most for HostOptions::patience: then the search leaves out the late processes.
+  // Returns the answers by rank. A process that dies or is left out before its answer gets an
+  // answer with number 0. Sends 2 (P - 1) messages.
   std::vector<CommandAnswer> command(CommandKind kind, const SearchOptions& options) {
+    begin_command(kind, options);
+    complete_command();
+    return answers_;
+  }
+  // Rank 0 only. The parts of command(). begin_command() does not block. Answers to commands before
+  // the last one are dropped.
+  void begin_command(CommandKind kind, const SearchOptions& options) {
     Host& host = derived().host();
     const Command command{kind, host.id(0, 0), ++commands_, options};
     answers_.assign(host.size(), {});
@@ -62,15 +70,30 @@ class CommandedSearch : public HostedSearch {
     }
     if (aggregators != nullptr) aggregators->flush();
     answers_[0] = obey(command);
-    static_cast<void>(host.work_until(
-        [&] {
-          for (uint32_t rank = 1; rank < host.size(); ++rank) {
-            if (host.alive(rank) && answers_[rank].number != commands_) return false;
-          }
-          return true;
-        },
-        kForever));
-    return answers_;
+  }
+  // Returns false if the deadline passes before all processes have answered.
+  [[nodiscard]] bool await_answers(Deadline deadline) {
+    return derived().host().work_until([&] { return late().empty(); }, deadline);
+  }
+  void complete_command() {
+    Host& host = derived().host();
+    if (host.work_patiently([&] { return late().empty(); })) return;
+    leave_out_late();
+  }
+  // Leaves out the processes that have not answered the last command.
+  void leave_out_late() {
+    for (const Rank rank : late()) derived().host().leave_out(rank);
+  }
+  // Returns the answers to the last command that have arrived, by rank.
+  [[nodiscard]] const std::vector<CommandAnswer>& answers() const { return answers_; }
+  // Returns the living processes that have not answered the last command.
+  [[nodiscard]] std::vector<Rank> late() {
+    Host& host = derived().host();
+    std::vector<Rank> ranks;
+    for (uint32_t rank = 1; rank < host.size(); ++rank) {
+      if (host.alive(rank) && answers_[rank].number != commands_) ranks.emplace_back(rank);
+    }
+    return ranks;
   }
 
   // Rank 0 only. Blocks until all posts of all processes have run, and also the posts that these

@@ -18,7 +18,7 @@
 //   LocalTree          the nodes of this process,    -                no rollout runs when nodes
 //     tree.h           their memory and names                         are freed
 //
-// "No rollout runs" holds between the end of a search (Search::drain()) and the next one.
+// "No rollout runs" holds between the end of a search (Search::end_rollouts()) and the next one.
 #ifndef CARIAMA_MCTS_ENGINE_SEARCH_PROCESS_H_
 #define CARIAMA_MCTS_ENGINE_SEARCH_PROCESS_H_
 

@@ -434,8 +434,10 @@ class LocalTree final : public LocalInstance {
         !aggregators.call(host_.id(name.rank, 0), [id, origin] { here().on_fetch(id, origin); })) {
       return nullptr;
     }
-    static_cast<void>(host_.work_until(
-        [&] { return fetched_ == Fetched::kDone || !host_.alive(name.rank); }, kForever));
+    if (!host_.work_patiently(
+            [&] { return fetched_ == Fetched::kDone || !host_.alive(name.rank); })) {
+      host_.leave_out(name.rank);
+    }
     return fetched_node_;
   }
   // Handles the call of fetch() at the owner; on_fetched() handles its answer.

@@ -54,6 +54,7 @@ class PaperSearch {
              double interval = 0.5) {
     throw_if_invalid(options_);
     start_ = Clock::now();
+    host_.end_last_search();
     tree_.command(CommandKind::kBegin, options_);
     tree_.set_root(position);
     const uint64_t phase =
@@ -70,18 +71,15 @@ class PaperSearch {
           limits.iterations == 0 ? phase : std::min(phase, limits.iterations - begun);
       begun += rollouts;
       tree_.begin_phase(rollouts);
-      static_cast<void>(host_.work_until(
-          [&] {
-            if (progress && seconds() >= next_report) {
-              progress(report());
-              next_report = seconds() + interval;
-            }
-            return tree_.completed() == begun || finished();
-          },
-          kForever));
+      work_on([&] {
+        if (progress && seconds() >= next_report) {
+          progress(report());
+          next_report = seconds() + interval;
+        }
+        return tree_.completed() == begun || finished();
+      });
       begun -= tree_.end_phase();
-      static_cast<void>(host_.work_until(
-          [&] { return tree_.completed() == begun || host_.living() < host_.size(); }, kForever));
+      work_on([&] { return tree_.completed() == begun || host_.living() < host_.size(); });
     }
     // A rollout may complete before the call arrives that tells the parent the name of the new
     // node.
@@ -98,6 +96,10 @@ class PaperSearch {
  private:
   using Clock = std::chrono::steady_clock;
 
+  // Works until the condition holds. A process that is stopped meanwhile is left out.
+  void work_on(const std::function<bool()>& condition) {
+    while (!host_.work_patiently(condition)) tree_.command(CommandKind::kInform, options_);
+  }
   [[nodiscard]] double seconds() const {
     return std::chrono::duration<double>(Clock::now() - start_).count();
   }

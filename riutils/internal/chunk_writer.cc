@@ -5,6 +5,7 @@
 
 #include "dtutils/allocators/circular_allocator.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/peer_remedy.h"
 
 namespace cariama::internal {
 namespace {
@@ -53,7 +54,7 @@ class MappedWriter final : public ChunkWriter {
       absl::Status why = link_.status();
       return !why.ok() ? why
                        : make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-                                    peer_ + " has died");
+                                    peer_ + " has died", peer_remedy(PeerRemedy::kEnded));
     }
     wakes_ = wakes_ + 1;
     link_.ring();

@@ -9,6 +9,7 @@
 
 #include "dsfabric/call_failures.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/peer_remedy.h"
 #include "dtutils/trace.h"
 #include "riutils/internal/grant_checks.h"
 
@@ -205,7 +206,8 @@ absl::StatusOr<std::vector<ChannelLink::Chunk>> FabricChannel::recorded(const Ch
       chunk.mapped = map(chunk.remote);
       if (chunk.mapped == nullptr) {
         return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-                          "a chunk of " + fabric_.label(rank_) + " cannot be mapped");
+                          "a chunk of " + fabric_.label(rank_) + " cannot be mapped",
+                          peer_remedy(PeerRemedy::kEnded));
       }
     }
     chunks.push_back(chunk);

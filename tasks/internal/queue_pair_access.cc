@@ -13,6 +13,7 @@
 #include "dtutils/completion.h"
 #include "dtutils/error.h"
 #include "dtutils/exchange_connect.h"
+#include "dtutils/internal/peer_remedy.h"
 #include "dtutils/wait.h"
 #include "tasks/internal/peer_words.h"
 
@@ -41,14 +42,18 @@ absl::Status bad_address(const std::string& whose, uint64_t address, size_t byte
       "run the same program, with the same options, in every process");
 }
 
-// Returns the error of an operation. Without the remedies of to_status() if the peer has failed:
-// they are those of a program that owns the queue pair.
+// Returns the error of an operation. If the peer has failed, the remedy is not that of to_status(),
+// which is for a program that owns the queue pair.
 absl::Status failure(const Completion& completion, const std::string& peer) {
   absl::Status status = to_status(completion, peer);
   if (!absl::IsUnavailable(status)) return status;
-  return make_error(status.code(), error_scope(status),
-                    absl::StrFormat("%s: %s failed: %s", peer, kind_name(completion.kind),
-                                    status_name(completion.status)));
+  return make_error(
+      status.code(), error_scope(status),
+      absl::StrFormat("%s: %s failed: %s", peer, kind_name(completion.kind),
+                      status_name(completion.status)),
+      cariama::internal::peer_remedy(completion.status == CompletionStatus::kPeerDied
+                                         ? cariama::internal::PeerRemedy::kEnded
+                                         : cariama::internal::PeerRemedy::kUnreachable));
 }
 
 }  // namespace
@@ -217,11 +222,11 @@ QueuePairAccess::Done QueuePairAccess::poll(int awaited) {
   const auto peer = static_cast<int>((completion.id & ~kAnswer) - 1);
   Peer& from = peers_[static_cast<size_t>(peer)];
   if (completion.status != CompletionStatus::kSuccess) {
-    if (from.failed && peer != awaited) return {};
-    absl::Status status = failure(completion, from.queue_pair->peer());
-    from.failed = true;
-    if (failed_peer_ < 0 && absl::IsUnavailable(status)) failed_peer_ = peer;
-    return {completion.id, std::move(status)};
+    if (from.failure.ok()) from.failure = failure(completion, from.queue_pair->peer());
+    if (failed_peer_ < 0 && absl::IsUnavailable(from.failure)) failed_peer_ = peer;
+    // An unsignaled operation on another peer does not fail the one in progress.
+    if (peer != awaited) return {};
+    return {completion.id, from.failure};
   }
   if ((completion.id & kAnswer) != 0) from.request_pending = false;
   return {completion.id, absl::OkStatus()};
@@ -229,6 +234,7 @@ QueuePairAccess::Done QueuePairAccess::poll(int awaited) {
 
 absl::Status QueuePairAccess::execute(int peer, std::span<WorkRequest> requests) {
   Peer& to = peers_[static_cast<size_t>(peer)];
+  if (!to.failure.ok()) return to.failure;
   for (WorkRequest& request : requests) request.id = static_cast<uint64_t>(peer) + 1;
   requests.back().flags |= kSignaled;
   const PostResult posted = to.queue_pair->post_send(requests);
@@ -270,7 +276,9 @@ absl::Status QueuePairAccess::send_request(int peer, const AtomicRequest& reques
 absl::Status QueuePairAccess::await_answer(int peer) {
   constexpr uint64_t kSpins = 1000;
   auto next_liveness_check = std::chrono::steady_clock::now() + kServerCheckInterval;
-  for (uint64_t round = 0; peers_[static_cast<size_t>(peer)].request_pending; ++round) {
+  const Peer& from = peers_[static_cast<size_t>(peer)];
+  for (uint64_t round = 0; from.request_pending; ++round) {
+    if (!from.failure.ok()) return from.failure;
     const Done done = poll(peer);
     if (!done.status.ok()) return done.status;
     if (done.id != 0 || round < kSpins) continue;
@@ -297,6 +305,7 @@ absl::StatusOr<uint64_t> QueuePairAccess::serve(int peer, const AtomicRequest& r
 
 absl::Status QueuePairAccess::post(int peer, WorkRequest& request) {
   Peer& to = peers_[static_cast<size_t>(peer)];
+  if (!to.failure.ok()) return to.failure;
   request.id = static_cast<uint64_t>(peer) + 1;
   if (++to.unsignaled >= to.most_unsignaled) return execute(peer, std::span(&request, 1));
   const PostResult posted = to.queue_pair->post_send(request);

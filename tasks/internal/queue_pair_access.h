@@ -70,7 +70,7 @@ class QueuePairAccess final : public RemoteAccess {
     uint32_t unsignaled = 0;       // requests posted since the last signaled one
     uint32_t most_unsignaled = 1;  // limit of `unsignaled`, so that the send queue always has room
     bool request_pending = false;  // the peer has not answered the last request for an atomic yet
-    bool failed = false;           // an operation has failed because of the peer
+    absl::Status failure;  // of the first operation that has failed; returned by all later ones
   };
 
   QueuePairAccess(Exchange& exchange, const MemorySource& region, AccessArea& area,
@@ -100,8 +100,8 @@ class QueuePairAccess final : public RemoteAccess {
   [[nodiscard]] absl::Status send_request(int peer, const AtomicRequest& request);
   [[nodiscard]] absl::Status await_answer(int peer);
   [[nodiscard]] absl::StatusOr<uint64_t> serve(int peer, const AtomicRequest& request);
-  // Polls one completion. Its id is 0 if there was none. Ignores further errors of peers that have
-  // failed already, except those of the peer `awaited`.
+  // Polls one completion. Its id is 0 if there was none. An error of an operation on another peer
+  // than `awaited` is returned by the next operation on that peer.
   struct Done {
     uint64_t id = 0;
     absl::Status status;

@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "dtutils/error.h"
+#include "dtutils/internal/peer_remedy.h"
 #include "tasks/internal/sanitizer.h"
 #include "tasks/internal/worker.h"
 
@@ -76,10 +77,11 @@ void Worker::fail_with(int rank, const std::string& cause) {
   if (options_.on_failure == FailurePolicy::kAbort) {
     end_job(make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer, what));
   }
-  failure_ =
-      make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer, what + "; " + describe_loss(),
-                 "start the job again, or continue without this TaskRuntime, each later "
-                 "run() of which returns this error");
+  failure_ = make_error(
+      absl::StatusCode::kUnavailable, ErrorScope::kPeer, what + "; " + describe_loss(),
+      std::string(cariama::internal::peer_remedy(cariama::internal::PeerRemedy::kEnded)) +
+          "; start the job again, or continue without this TaskRuntime, each later "
+          "run() of which returns this error");
 }
 
 void Worker::note_failure(const absl::Status& status) {

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "dtutils/error.h"
+#include "dtutils/internal/peer_remedy.h"
 #include "tasks/internal/idle_policy.h"
 #include "tasks/internal/steal_request.h"
 #include "tasks/pool/protocol_impl.h"
@@ -82,6 +83,7 @@ PoolWorker::PoolWorker(const PoolOptions& options, std::byte* memory, RemoteAcce
                    Victims(options.victims, VictimOrder::kByDistance,
                            options.seed + static_cast<uint64_t>(access.rank()))),
       idle_sleep_ns_(static_cast<uint64_t>(std::chrono::nanoseconds(options.idle_sleep).count())),
+      run_timeout_(options.run_timeout),
       fabric_(fabric),
       units_(units),
       level_of_(static_cast<size_t>(access.size()), kVictimLevels - 1) {
@@ -119,17 +121,30 @@ void PoolWorker::await_cause() {
     if (!dead.empty()) return fail(cannot_be_completed(dead));
     std::this_thread::sleep_for(kCausePause);
   }
+  if (broken().ok() && steady_clock::now() >= deadline_) fail(too_late(""));
 }
+
+absl::Status PoolWorker::too_late(const std::string& working) const {
+  return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+                    "tasks of the run have not ended within PoolOptions::run_timeout, " +
+                        std::to_string(run_timeout_.count()) + " ms" +
+                        (working.empty() ? "" : "; workers with tasks" + working),
+                    cariama::internal::peer_remedy(cariama::internal::PeerRemedy::kSilent));
+}
+
 void PoolWorker::check_peers() {
   next_check_ = steady_clock::now() + kVictimCheckInterval;
   // When a peer dies, the workers that notice the death leave the run. The dead worker is the
   // cause, not the workers that have left.
   std::string failed;
   std::string left;
+  std::string working;
+  bool dead = false;
   for (int peer = 0; peer < access_.size() && broken().ok(); ++peer) {
     if (peer == rank()) continue;
     const std::string& label = fabric_.label(static_cast<uint32_t>(peer));
     absl::Status alive = fabric_.peer_status(static_cast<uint32_t>(peer));
+    dead |= !alive.ok();
     // The fabric notices the deaths of processes to which it is connected, and it may have no
     // connection to this peer. A read through the pool's own connection fails if the peer is dead.
     if (alive.ok()) {
@@ -140,9 +155,14 @@ void PoolWorker::check_peers() {
     if (!alive.ok()) {
       failed += (failed.empty() ? "" : "; ") + label + ": " + std::string(alive.message());
     }
+    if (status == kWorking) working += (working.empty() ? ": " : ", ") + label;
     if (status == kLeft)
-      left += (left.empty() ? "" : "; ") + label + " has left the run with an error";
+      left += (left.empty() ? "" : "; ") + label + " has left the run with an error: " +
+              std::string(cariama::internal::peer_remedy(cariama::internal::PeerRemedy::kEnded));
   }
+  // Not after a death, which is the cause. But a worker that cannot be read may only have left
+  // because of the time limit.
+  if (!dead && steady_clock::now() >= deadline_) return fail(too_late(working));
   if (failed.empty()) {
     if (left.empty()) return;
     // This worker may notice the death later than the worker that left the run because of it.

@@ -14,6 +14,7 @@
 
 #include "dsfabric/fabric.h"
 #include "dsfabric/quiescence.h"
+#include "dtutils/wait.h"
 #include "tasks/internal/remote_access.h"
 #include "tasks/pool.h"
 #include "tasks/pool/protocol.h"
@@ -63,8 +64,13 @@ class PoolWorker final : public PoolProtocol<PoolWorker> {
   PoolWorker(const PoolWorker&) = delete;
   PoolWorker& operator=(const PoolWorker&) = delete;
 
-  // Fails the run if a peer is dead or has left the run.
+  // Fails the run if a peer is dead or has left the run, or if its time limit has passed.
   void check_peers();
+  // Begins the time limit of a run.
+  void begin_time_limit() {
+    deadline_ = run_timeout_.count() == 0 ? kForever : deadline_after(run_timeout_);
+  }
+  [[nodiscard]] Deadline deadline() const { return deadline_; }
 
  private:
   friend class PoolProtocol<PoolWorker>;
@@ -80,12 +86,17 @@ class PoolWorker final : public PoolProtocol<PoolWorker> {
     if (std::chrono::steady_clock::now() >= next_check_) check_peers();
   }
   void await_cause();
+  // Returns the error of a run whose time limit has passed. working: the labels of the workers with
+  // tasks, or "".
+  [[nodiscard]] absl::Status too_late(const std::string& working) const;
   void begin_unit(uint64_t rank) { units_.begin(rank); }
   void end_unit(uint64_t rank) { units_.end(rank); }
   [[nodiscard]] size_t level_of(int rank) const { return level_of_[static_cast<size_t>(rank)]; }
   [[nodiscard]] std::string label(uint64_t rank) const;
 
   const uint64_t idle_sleep_ns_;
+  const std::chrono::milliseconds run_timeout_;
+  Deadline deadline_ = kForever;  // of the run
   Fabric& fabric_;
   PoolUnits& units_;
   std::vector<uint8_t> level_of_;  // distance of each rank

@@ -274,7 +274,7 @@ TEST_F(BootstrapTest, WithoutRankZeroJoiningEndsAtItsDeadline) {
   expect_refusal(job_of(1, 2, port), absl::StatusCode::kDeadlineExceeded,
                  AllOf(HasSubstr("joining the job (environment): the store of rank 0 does not "
                                  "answer at 127.0.0.1:"),
-                       HasSubstr("start the process of rank 0")),
+                       HasSubstr("start its process if it does not run")),
                  200ms);
 }
 

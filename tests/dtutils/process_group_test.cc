@@ -20,6 +20,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/dtutils/testing/process_test.h"
+#include "tests/dtutils/testing/shared.h"
 #include "tests/dtutils/testing/status_text.h"
 
 namespace cariama {
@@ -32,6 +33,7 @@ using std::chrono::seconds;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using testing::run_test_processes;
+using testing::Shared;
 using testing::try_test_processes;
 
 Exchange::Deadline in(std::chrono::milliseconds time) {
@@ -39,23 +41,6 @@ Exchange::Deadline in(std::chrono::milliseconds time) {
 }
 // Deadline for waits that should succeed. It only prevents that a defect hangs the test.
 Exchange::Deadline soon() { return in(seconds(30)); }
-
-// Memory that the test and its processes share.
-template <typename T>
-class Shared {
- public:
-  Shared()
-      : value_(static_cast<T*>(
-            mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0))) {
-    new (value_) T();
-  }
-  ~Shared() { munmap(value_, sizeof(T)); }
-  T* operator->() const { return value_; }
-  T& operator*() const { return *value_; }
-
- private:
-  T* value_;
-};
 
 void wait_forever() {
   while (true) pause();

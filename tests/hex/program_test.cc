@@ -67,6 +67,42 @@ TEST(Program, GoesOnWithoutAStoppedProcess) {
   EXPECT_THAT(outcome.output, Not(HasSubstr("left behind")));
 }
 
+// Without a lease, rank 1 is stopped while rank 0 thinks about its move. The first answer comes in
+// time, the second one after HostOptions::patience.
+TEST(Program, AnswersWithoutAStoppedProcess) {
+  const std::string program = CARIAMA_PROGRAM_DIR "/cariama-hex gtp --lease 0 --seconds 2";
+  const Outcome outcome = shell(
+      "folder=$(mktemp -d); touch $folder/out; "
+      "answers() { until test $(grep -c '= [a-i]' $folder/out) = $1; do sleep 0.1; done; }; "
+      "(echo boardsize 9; echo genmove b; until test -s $folder/1; do sleep 0.1; done; sleep 1; "
+      "kill -STOP $(cat $folder/1); answers 1; echo genmove w; answers 2; "
+      "kill -KILL $(cat $folder/1); echo quit) | "
+      "timeout 200 " CARIAMA_PROGRAM_DIR
+      "/cariama-run -n 3 --keep-going sh -c "
+      "'echo $$ >$0/$CARIAMA_RANK; exec " +
+      program + "' $folder >$folder/out 2>&1; echo code $?; cat $folder/out; rm -r $folder");
+  EXPECT_THAT(outcome.output, ContainsRegex("= [a-i][1-9]\n(.*\n)*= [a-i][1-9]\n\n=[ ]*\n"));
+  EXPECT_THAT(outcome.output, HasSubstr("the searches go on without it"));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("code 124")));
+}
+
+// Rank 0 is killed while it thinks about a move: all other processes end.
+TEST(Program, EndsWithRankZero) {
+  const Outcome outcome = shell(
+      "folder=$(mktemp -d); "
+      "(echo boardsize 9; echo genmove b; until test -s $folder/0; do sleep 0.1; done; sleep 1; "
+      "kill -KILL $(cat $folder/0)) | "
+      "timeout 200 " CARIAMA_PROGRAM_DIR
+      "/cariama-run -n 3 --keep-going sh -c "
+      "'echo $$ >$0/$CARIAMA_RANK; exec " CARIAMA_PROGRAM_DIR
+      "/cariama-hex gtp --seconds 50' $folder >$folder/out 2>&1; echo code $?; cat $folder/out; "
+      "for rank in 0 1 2; do "
+      "kill -0 $(cat $folder/$rank) 2>/dev/null && echo left behind; done; rm -r $folder");
+  EXPECT_THAT(outcome.output, HasSubstr("rank 0 was killed by signal 9"));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("code 124")));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("left behind")));
+}
+
 class ByProcesses : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(Program, ByProcesses, ::testing::Values("", "-n 2 ", "-n 2 -t 2 "));
 

@@ -3,7 +3,8 @@
 // trace (dtutils/trace.h), so the product needs no hooks but the observer of these events.
 //
 // Asserted of each job: it ends within 90 s; each UNAVAILABLE names the victim, and each
-// DEADLINE_EXCEEDED some rank; the survivors exchange all their calls afterwards, and finish
+// DEADLINE_EXCEEDED some rank, and both a remedy (dtutils/internal/peer_remedy.h); the survivors
+// exchange all their calls afterwards, and finish
 // finalize(); they have as many descriptors as before; a stopped process that continues ends its
 // program; no process remains (run_processes()).
 //
@@ -37,6 +38,7 @@
 #include "dsfabric/future.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/fault/fault_device.h"
+#include "dtutils/internal/peer_remedy.h"
 #include "dtutils/internal/trace_observer.h"
 #include "dtutils/trace.h"
 #include "gmock/gmock.h"
@@ -191,6 +193,16 @@ size_t shared_mappings() {
   return count;
 }
 
+// Each error about a process tells the user what to do.
+void expect_remedy(const absl::Status& status) {
+  const std::string text(status.message());
+  for (int known = 0; known <= static_cast<int>(internal::PeerRemedy::kLast); ++known) {
+    const auto remedy = internal::peer_remedy(static_cast<internal::PeerRemedy>(known));
+    if (text.find(remedy) != std::string::npos) return;
+  }
+  ADD_FAILURE() << "no remedy of peer_remedy.h: " << status;
+}
+
 // An error that a survivor, or a process whose operation was lost, may get.
 void expect_named(const absl::Status& status, Fault fault) {
   if (status.ok()) return;
@@ -203,6 +215,7 @@ void expect_named(const absl::Status& status, Fault fault) {
   EXPECT_THAT(std::string(status.message()),
               HasSubstr(late || fault == Fault::kLostOperation ? "rank " : "rank 1"));
   EXPECT_NE(fault, Fault::kFork) << status;
+  expect_remedy(status);
 }
 
 // The two survivors call each other: every call runs once, in order.
@@ -480,6 +493,7 @@ TEST_P(TaskSweep, EndsAtEachStep) {
         if (cell.fault != Fault::kKill || !board.reached) return must(ended);
         EXPECT_TRUE(absl::IsUnavailable(ended)) << ended;
         EXPECT_THAT(ended.ToString(), HasSubstr("rank 1"));
+        expect_remedy(ended);
       });
       EXPECT_TRUE(status.ok()) << status << text_of(errors);
     });

@@ -2,6 +2,7 @@
 #include "tasks/internal/queue_pair_access.h"
 
 #include <gtest/gtest.h>
+#include <signal.h>
 
 #include <array>
 #include <atomic>
@@ -124,6 +125,32 @@ TEST(QueuePairAccess, AtomicsOfAllRanks) {
     }
     node.fence();
   });
+}
+
+// Unsignaled operations on a dead peer fail at any time later. Operations on other peers go on.
+TEST(QueuePairAccess, AnErrorOfOnePeerDoesNotFailAnOperationOnAnother) {
+  testing::run_test_processes(
+      3,
+      [](Exchange& exchange) {
+        const Node node(exchange);
+        if (exchange.rank() == 1) raise(SIGKILL);
+        if (exchange.rank() == 2) {
+          static_cast<void>(cariama::must(exchange.get(0, "done", soon())));
+          return;
+        }
+        const uint64_t word = 1;
+        auto* to = reinterpret_cast<uint64_t*>(node.region->top()) - 64;
+        absl::Status dead;
+        const auto deadline = soon();
+        while (dead.ok() && std::chrono::steady_clock::now() < deadline) {
+          dead = node.access->write(1, Node::at(&node.tail.words), &word, sizeof word);
+          cariama::must(node.access->read(2, Node::at(&node.tail.words), to, sizeof word));
+        }
+        EXPECT_TRUE(absl::IsUnavailable(dead)) << dead;
+        EXPECT_EQ(node.access->failed_peer(), 1);
+        cariama::must(exchange.put("done", ""));
+      },
+      {.may_die = {1}});
 }
 
 TEST(QueuePairAccess, SegmentsAreFoundWhenTheyAreNeeded) {

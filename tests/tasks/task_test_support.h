@@ -5,45 +5,20 @@
 
 #include <gtest/gtest.h>
 #include <sched.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <functional>
-#include <memory>
-#include <new>
 #include <string>
 #include <utility>
 
 #include "dtutils/process_group.h"
 #include "tasks/runtime.h"
 #include "tests/dtutils/testing/process_test.h"
+#include "tests/dtutils/testing/shared.h"
 
 namespace cariama::testing {
-
-// Memory that all workers of a test share at the same address. Construct it before the fork.
-template <typename T>
-class Shared {
- public:
-  Shared() {
-    void* memory =
-        mmap(nullptr, sizeof(T), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-    if (memory == MAP_FAILED) std::abort();
-    value_ = new (memory) T{};
-  }
-  ~Shared() { munmap(value_, sizeof(T)); }
-  Shared(const Shared&) = delete;
-  Shared& operator=(const Shared&) = delete;
-
-  T* get() const { return value_; }
-  T* operator->() const { return value_; }
-  T& operator*() const { return *value_; }
-
- private:
-  T* value_;
-};
 
 // Waits until condition() is true, without suspending a task. May be used outside of tasks. Returns
 // false after 30 s.

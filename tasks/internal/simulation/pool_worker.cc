@@ -52,7 +52,11 @@ void SimulatedPoolWorker::main() {
     const SimulatedFrame root = cluster_.program().root();
     std::memcpy(payload, &root, sizeof root);
     const FirstResult ended = run_first(pool::internal::kKind<&run>, payload);
-    if (!ended.failure.empty()) cluster_.violated("the root task failed: " + ended.failure);
+    // The exception of a broken run has no text: the cause is in broken().
+    if (!ended.failure.empty()) {
+      cluster_.violated("the root task failed: " +
+                        (broken().ok() ? ended.failure : std::string(broken().message())));
+    }
     std::memcpy(static_cast<void*>(&pool_.root_count), payload, sizeof pool_.root_count);
     pool_.root_ended = true;
     pool_.root_end = own_time();

@@ -39,14 +39,14 @@ void run_search_job(const Shape& shape, const std::function<void(Host&)>& body,
 
 void run_with_a_victim(const Shape& shape, const std::function<void(Host&)>& body,
                        const std::function<void(Host&)>& after,
-                       const std::function<void(Host&)>& before) {
+                       const std::function<void(Host&)>& before, const HostOptions& host_options) {
   const auto run = [&](Exchange& exchange) {
     FabricOptions options;
     options.threads = shape.threads;
     options.on_failure = FailurePolicy::kContinue;
     auto fabric = cariama::testing::fabric_of_group(exchange, options);
     ASSERT_TRUE(fabric.ok()) << fabric.status();
-    auto host = Host::create(fabric->get());
+    auto host = Host::create(fabric->get(), host_options);
     ASSERT_TRUE(host.ok()) << host.status();
     if (before) before(**host);
     if ((*host)->rank() != 0) {

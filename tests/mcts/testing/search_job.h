@@ -39,7 +39,8 @@ void run_transport_job(const std::string& transport, uint64_t seed,
 // test.
 void run_with_a_victim(const Shape& shape, const std::function<void(Host&)>& body,
                        const std::function<void(Host&)>& after = nullptr,
-                       const std::function<void(Host&)>& before = nullptr);
+                       const std::function<void(Host&)>& before = nullptr,
+                       const HostOptions& host_options = {});
 
 }  // namespace cariama::mcts::testing
 

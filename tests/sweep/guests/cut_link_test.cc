@@ -147,7 +147,7 @@ TEST_P(CutLink, EndsInBothProcesses) {
     EXPECT_EQ(ended, absl::OkStatus());
   } else if (!ended.ok()) {
     // Rank 0 has left rank 1 out, and its store may have ended.
-    if (absl::StrContains(ended.message(), "the process that serves the exchange is gone")) {
+    if (absl::StrContains(ended.message(), "which serves the exchange, has ended")) {
       EXPECT_TRUE(absl::IsUnavailable(ended)) << ended;
     } else {
       expect_names(ended, other);

@@ -524,6 +524,7 @@ TEST(Pool, AThiefThatWaitsForItsVictimRunsCalls) {
 struct Victim {
   std::atomic<pid_t> pid;
   std::atomic<int> died;
+  std::atomic<int> ended;  // the survivors whose run has ended
 };
 Shared<Victim>* state_of_victim = nullptr;
 
@@ -574,6 +575,47 @@ TEST(Pool, AKilledWorkerEndsTheRunWithItsName) {
     EXPECT_THAT(std::string(result.status().message()), HasSubstr("rank 1"));
     EXPECT_EQ(pool->run<pool_fib>(5).status(), result.status()) << "the pool cannot be used again";
   });
+}
+
+// Rank 1 steals it, and stops.
+uint64_t stops(uint64_t) {
+  if (getpid() == (*state_of_victim)->pid) {
+    (*state_of_victim)->died = 1;
+    raise(SIGSTOP);
+  }
+  return 0;
+}
+uint64_t waits_for_a_stopped_worker(uint64_t) {
+  pool::Children<stops> first;
+  pool::Children<leaf> second;
+  first.spawn(uint64_t{0});
+  second.spawn(uint64_t{0});
+  static_cast<void>(communicate_until([] { return (*state_of_victim)->died != 0; }));
+  return second.sync() + first.sync();
+}
+
+TEST(Pool, AStoppedWorkerEndsTheRunAtItsTimeLimit) {
+  for (const auto termination : {PoolTermination::kDetector, PoolTermination::kStatusScan}) {
+    Shared<Victim> victim;
+    state_of_victim = &victim;
+    run_job_with_a_victim(3, 1, [termination](Fabric& fabric) {
+      PoolOptions options;
+      options.termination = termination;
+      options.victims = {{}, {}, {}, {fabric.rank() == 1 ? 0U : 1U}};
+      options.run_timeout = std::chrono::milliseconds(500);
+      if (fabric.rank() == 1) (*state_of_victim)->pid = getpid();
+      auto pool = must(TaskPool::create(fabric, options));
+      const auto begin = std::chrono::steady_clock::now();
+      const auto result = pool->run<waits_for_a_stopped_worker>(0);
+      if (fabric.rank() == 1) return wait_to_be_killed(fabric);
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+      EXPECT_TRUE(absl::IsDeadlineExceeded(result.status())) << result.status();
+      EXPECT_THAT(std::string(result.status().message()), HasSubstr("rank 1"));
+      ++(*state_of_victim)->ended;
+      EXPECT_TRUE(spin_until([] { return (*state_of_victim)->ended == 2; }));
+      if (fabric.rank() == 0) kill((*state_of_victim)->pid, SIGKILL);
+    });
+  }
 }
 
 // Stores a request of a rank that does not exist in this worker's request cell, while the worker
