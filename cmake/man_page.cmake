@@ -15,6 +15,11 @@ foreach(part IN ITEMS summary text)
   string(REPLACE "-" "\\-" ${part} "${${part}}")
   string(REGEX REPLACE "(^|\n)([.'])" "\\1\\\\&\\2" ${part} "${${part}}")
 endforeach()
+set(others cariama-bdd cariama-hex cariama-info cariama-run cariama-top)
+list(REMOVE_ITEM others "${name}")
+list(TRANSFORM others REPLACE "-" "\\\\-")
+list(TRANSFORM others REPLACE "(.+)" ".BR \\1 (1)")
+list(JOIN others ",\n" others)
 string(TOUPPER "${name}" title)
 file(WRITE "${OUTPUT}" ".TH ${title} 1 \"\" \"Cariama ${VERSION}\" \"Cariama\"
 .SH NAME
@@ -23,8 +28,5 @@ ${name} \\- ${summary}
 .nf
 ${text}.fi
 .SH SEE ALSO
-.BR cariama\\-bdd (1),
-.BR cariama\\-hex (1),
-.BR cariama\\-info (1),
-.BR cariama\\-run (1)
+${others}
 ")

@@ -124,7 +124,8 @@ class TableAccess {
 
   // ---- Batches: result i is that of key i. Many operations are in flight; on mapped shares the
   // buckets are prefetched. Block until all have ended. Equal keys in one batch are allowed.
-  // Require: results.size() >= keys.size(); the memory of the results does not move meanwhile.
+  // Require: results.size() >= keys.size(), and abort with a message otherwise; the memory of the
+  // results does not move meanwhile.
 
   void find_or_put(std::span<const Key> keys, std::span<TableResult> results) {
     operate_all<true>(keys, results);
@@ -516,6 +517,8 @@ void TableAccess<W>::operate_all(std::span<const Key> keys, std::span<TableResul
   const TableGeometry geometry = core_.geometry();
   const std::atomic<uint64_t*>* const shares = &core_.mapped(0);
   const size_t count = keys.size();
+  if (results.size() < count) [[unlikely]]
+    TableCore::refuse_short_results(count, results.size());
   size_t left = 0;  // operations in flight on shares that are not mapped
   for (size_t first = 0; first < count;) {
     if (until_check_ <= 1) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <chrono>
+#include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <iterator>
@@ -139,6 +141,14 @@ TableCore::~TableCore() {
   if (destroyed_ || fabric().size() == 1) return;
   static_cast<void>(memory_.release());
   for (RemoteMemory& memory : possibly_used_) static_cast<void>(memory.release());
+}
+
+void TableCore::refuse_short_results(size_t keys, size_t results) {
+  std::fprintf(stderr,
+               "cariama: a batch of a hash table has %zu keys, but room for %zu results: pass as "
+               "many results as keys\n",
+               keys, results);
+  std::abort();
 }
 
 absl::StatusOr<std::unique_ptr<TableCore>> TableCore::create(Collectives& all, size_t words,

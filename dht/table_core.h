@@ -32,6 +32,9 @@ class TableEngine;
 
 class CARIAMA_DHT_EXPORT TableCore {
  public:
+  // Ends the process with a message: a batch of so many keys was given room for fewer results.
+  [[noreturn]] static void refuse_short_results(size_t keys, size_t results);
+
   // As HashTable::create, for keys of `words` words.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<TableCore>> create(
       Collectives& all, size_t words, const TableOptions& options, Deadline deadline);

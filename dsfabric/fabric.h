@@ -196,7 +196,7 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   // then on no call is accepted. (A call that another thread issues at that moment may be accepted
   // and not run.) The job ends without processes that have failed, and the result is
   // then OK. Errors: DEADLINE_EXCEEDED (the text names the processes that did not call finalize()
-  // in time, or the number of calls that have not run; this process may call it again), UNAVAILABLE
+  // in time, or says that calls have not run; this process may call it again), UNAVAILABLE
   // (the others consider this process failed, and the job ends without it), those of the bootstrap.
   [[nodiscard]] absl::Status finalize(Deadline deadline);
 

@@ -35,7 +35,7 @@ namespace cariama {
 // Makes `fabric` the default one; the caller keeps its ownership. nullptr: there is no default
 // fabric.
 CARIAMA_DSFABRIC_EXPORT void set_default_fabric(Fabric* fabric);
-// Requires: there is a default fabric.
+// Requires: there is a default fabric; aborts with a message otherwise.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT Fabric& default_fabric();
 // Ends the job: calls Fabric::finalize, then destroys the fabric of init(). Requires: all other
 // threads have left. Errors: those of Fabric::finalize (then the fabric remains the default one),

@@ -8,7 +8,8 @@
 // Work is counted in units. A call is one unit, whether send-based or one-sided. Other layers count
 // their own units (a task, for example), and register their counters. A unit is begun by one
 // process for one process, and ends in the latter. New units are begun only by a unit that has not
-// ended, or by a participant before it enters wait().
+// ended, or by a participant before it enters wait(). A call in the batch of an aggregator was
+// begun: flush() before wait(), or wait() does not end.
 //
 // Algorithm and proof (Mattern 1987, the four-counter method, of which two comparisons suffice).
 // Every process counts the units begun and the units ended, summed over all paths, with two rules:

@@ -25,6 +25,14 @@ void refuse_probabilities(int outcomes, double sum) {
       sum, outcomes));
 }
 
+void refuse_count(const char* function, int count, int most) {
+  throw std::runtime_error(
+      absl::StrFormat("the game's %s returned %d moves: it may return 0 to kMaxMoves, which is %d; "
+                      "if it wrote that "
+                      "many, it has overwritten memory",
+                      function, count, most));
+}
+
 void refuse_expansion() {
   throw std::runtime_error(
       "the game's expand() changed a position into a chance position: keep the player to move");

@@ -246,7 +246,8 @@ concept HasMove = requires(typename G::Move move) {
 };
 template <typename G>
 concept HasMaxMoves = requires {
-  typename std::bool_constant<(G::kMaxMoves > 0)>;
+  requires G::kMaxMoves >
+  0;
 };
 template <typename G>
 concept HasToMove = requires(const G& position) {
@@ -436,6 +437,8 @@ namespace internal {
 [[noreturn]] CARIAMA_MCTS_EXPORT void refuse_prior(const char* function, float prior, int move,
                                                    int moves);
 [[noreturn]] CARIAMA_MCTS_EXPORT void refuse_probabilities(int outcomes, double sum);
+// Throws std::runtime_error: `function` of the game has returned that number of moves.
+[[noreturn]] CARIAMA_MCTS_EXPORT void refuse_count(const char* function, int count, int most);
 // Throws std::runtime_error: expand() has changed a position into a chance position.
 [[noreturn]] CARIAMA_MCTS_EXPORT void refuse_expansion();
 
@@ -542,10 +545,25 @@ class Evaluator {
 };
 
 // Calls expand(). Throws std::runtime_error if it writes a prior out of range that the search uses.
+// Returns `count`, the number of moves that `function` of the game has returned. Throws
+// std::runtime_error if it is not from 0 to `most`.
+[[nodiscard]] inline int checked_count(const char* function, int count, int most) {
+  if (count < 0 || count > most) [[unlikely]]
+    refuse_count(function, count, most);
+  return count;
+}
+
+// Writes the moves of a position to `out` and returns their number. Throws std::runtime_error if
+// the game returned another number than it can.
+template <typename G>
+int checked_moves(const G& position, std::span<typename G::Move> out) {
+  return checked_count("moves()", position.moves(out), G::kMaxMoves);
+}
+
 template <typename G>
 requires HasExpand<G>
 int checked_expand(G& position, std::span<Candidate<typename G::Move>> out) {
-  const int count = position.expand(out);
+  const int count = checked_count("expand()", position.expand(out), static_cast<int>(out.size()));
   if (is_chance(position) && !position.result()) refuse_expansion();
   if constexpr (!HasEvaluator<G>) {  // the evaluator replaces the priors
     check_priors<typename G::Move>("expand()", out.first(static_cast<size_t>(count)));
@@ -559,7 +577,7 @@ template <typename G>
 requires HasChance<G>
 int list_outcomes(const G& position, std::span<Candidate<typename G::Move>> out) {
   typename G::Move moves[G::kMaxMoves];
-  const int count = position.moves(moves);
+  const int count = checked_moves(position, std::span(moves));
   double sum = 0;
   for (int i = 0; i < count; ++i) {
     out[i] = {moves[i], checked_value("probability()", position.probability(moves[i]))};
@@ -582,7 +600,7 @@ int list_moves(G& position, std::span<Candidate<typename G::Move>> out, bool sim
     if (simplify) return checked_expand(position, out);
   }
   typename G::Move moves[G::kMaxMoves];
-  const int count = position.moves(moves);
+  const int count = checked_moves(position, std::span(moves));
   for (int i = 0; i < count; ++i) out[i] = {moves[i]};
   if constexpr (HasExpand<G>) {
     G simplified = position;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <exception>
 #include <string>
 #include <utility>
@@ -143,6 +144,10 @@ internal::Reception::~Reception() {
 void internal::Reception::fail() noexcept { this_worker->host->note_failure(*this_worker); }
 void internal::Reception::end_post() { this_worker->posts.end(caller_); }
 
+bool internal::left_out(Rank rank) {
+  return this_worker != nullptr && !this_worker->host->alive(rank);
+}
+
 void internal::note_malformed(const char* what) {
   std::fprintf(stderr, "cariama: ignored a malformed message of a search: %s\n", what);
 }
@@ -156,7 +161,16 @@ void internal::note_large_node(size_t moves) {
               "let expand() omit moves: about 800 fit");
 }
 
-HostThread& Host::here() { return *this_worker; }
+HostThread& Host::here() {
+  if (this_worker == nullptr) [[unlikely]] {
+    std::fputs(
+        "cariama: a search is used by a thread that is no worker of its host: only the thread that "
+        "created the host may call run(), advance() and the other functions\n",
+        stderr);
+    std::abort();
+  }
+  return *this_worker;
+}
 
 uint32_t Host::living() const {
   uint32_t count = 0;

@@ -88,6 +88,14 @@ absl::Status with_own_name(const absl::Status& status) {
       absl::StrReplaceAll(status.message(), {{"all_reduce", "TerminationDetector::wait"}}));
 }
 
+absl::Status work_left_error() {
+  return make_error(
+      absl::StatusCode::kDeadlineExceeded, ErrorScope::kProcess,
+      "TerminationDetector::wait: calls or tasks of the job have not ended in time",
+      "flush every aggregator before wait(), let every thread run its calls, and call "
+      "wait() again to continue");
+}
+
 }  // namespace
 
 WorkRegistration::WorkRegistration(Fabric& fabric, const WorkCounter& counter)
@@ -108,6 +116,7 @@ absl::Status TerminationDetector::wait(Deadline deadline) {
   const uint32_t index = self == kNoThread ? 0 : self % static_cast<uint32_t>(comparisons_.size());
   WaveComparison& comparison = comparisons_[index];
   std::chrono::microseconds pause = kFirstWavePause;
+  bool work_left = false;  // when the last wave ended
   for (uint64_t round = 1;; ++round) {
     Wave mine = count(fabric);
     // One member reads the counts of the whole process; the other members contribute zeros.
@@ -123,8 +132,10 @@ absl::Status TerminationDetector::wait(Deadline deadline) {
       // After DEADLINE_EXCEEDED the wave is still in progress: keep the comparison, as the other
       // participants do.
       if (!absl::IsDeadlineExceeded(sum.status())) comparison.reset();
+      if (absl::IsDeadlineExceeded(sum.status()) && work_left) return work_left_error();
       return with_own_name(sum.status());
     }
+    work_left = sum->begun != sum->ended;
     const uint64_t left_out = internal::number_of(collectives_.left_out());
     if (sum->least_dead != left_out || sum->most_dead != left_out) {
       comparison.reset();

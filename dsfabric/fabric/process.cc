@@ -1,6 +1,8 @@
 #include "dsfabric/process.h"
 
 #include <atomic>
+#include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <mutex>
 
@@ -32,7 +34,17 @@ absl::Status init(const FabricOptions& options) {
 }
 
 void set_default_fabric(Fabric* fabric) { default_one.store(fabric); }
-Fabric& default_fabric() { return *default_one.load(std::memory_order_acquire); }
+Fabric& default_fabric() {
+  Fabric* const fabric = default_one.load(std::memory_order_acquire);
+  if (fabric == nullptr) [[unlikely]] {
+    std::fputs(
+        "cariama: the default fabric is used, but there is none: call init() or "
+        "set_default_fabric() before, or pass the Fabric: call(fabric, thread, function)\n",
+        stderr);
+    std::abort();
+  }
+  return *fabric;
+}
 
 absl::Status finalize(std::chrono::milliseconds timeout) {
   const std::lock_guard lock(own_mutex);

@@ -210,8 +210,8 @@ absl::Status Shutdown::run(Deadline deadline, const std::function<void()>& calls
     if (std::chrono::steady_clock::now() >= deadline) {
       return make_error(
           absl::StatusCode::kDeadlineExceeded, ErrorScope::kProcess,
-          std::to_string(result_.begun - result_.ended) + " calls of the job were not run in time",
-          "let every thread run its calls until finalize()");
+          "calls of the job were not run in time",
+          "flush every aggregator, and let every thread run its calls until finalize()");
     }
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, kLongestRoundPause);

@@ -118,7 +118,7 @@ class Evaluations<G> {
   // Adds a position without a node to the next batch.
   void add_position(Pending pending, const G& position) {
     Move moves[G::kMaxMoves];
-    const int count = position.moves(moves);
+    const int count = internal::checked_moves(position, std::span(moves));
     add(std::move(pending), position, std::span(moves, static_cast<size_t>(count)));
   }
   // Adds a rollout that reached a node whose evaluation is pending.

@@ -94,8 +94,9 @@ bool PeerAggregators::send(ThreadId thread, const OutgoingCallView& call, IfLate
   };
   CallResult sent = issue(Retry);
   // Waits also here for the first chunk of a channel. If the destination fails, so does the
-  // channel.
-  while (if_late == kDeferred && absl::IsDeadlineExceeded(sent.status()))
+  // channel. A stopped destination does not fail; the search leaves it out.
+  while (if_late == kDeferred && absl::IsDeadlineExceeded(sent.status()) &&
+         !internal::left_out(fabric_.rank_of(thread)))
     [[unlikely]] sent = issue(RetryAsync);
   if (!sent.ok()) [[unlikely]]
     internal::check_refusal(sent.status());

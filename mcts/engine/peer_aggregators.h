@@ -50,6 +50,8 @@ class CARIAMA_MCTS_EXPORT Reception {
 // Ends the process with a message if a call was refused with this error for a cause that only the
 // end of the process mends: lack of memory, or an error of the destination's process.
 void check_refusal(const absl::Status& refusal);
+// Returns true if the host of the calling thread has marked the process as dead.
+[[nodiscard]] bool left_out(Rank rank);
 }  // namespace internal
 
 // Not thread-safe, except messages() and bytes(): only the thread that owns it may use it.

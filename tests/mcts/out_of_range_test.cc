@@ -22,7 +22,7 @@ using testing::local_host;
 constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinite = std::numeric_limits<float>::infinity();
 
-enum class Function : uint8_t { kNone, kResult, kPlayout, kValue, kExpand, kRefine };
+enum class Function : uint8_t { kNone, kResult, kPlayout, kValue, kExpand, kRefine, kExpandCount };
 
 // A game of four plies with three moves each. From the second ply on, one of its functions returns
 // or writes a wrong number.
@@ -45,7 +45,7 @@ struct WrongGame {
   int expand(std::span<Candidate<Move>> out) const {
     for (Move i = 0; i < kMaxMoves; ++i) out[i] = {i, 0.3F};
     out[1].prior = number(Function::kExpand, 0.3F);
-    return kMaxMoves;
+    return static_cast<int>(number(Function::kExpandCount, kMaxMoves));
   }
   void refine(std::span<Candidate<Move>> moves, std::span<Verdict>, int) const {
     moves[2].prior = number(Function::kRefine, 0.3F);
@@ -98,6 +98,8 @@ TEST_P(OutOfRange, EndsTheSearchWithTheFunctionAndTheNumber) {
       {Function::kExpand, -1, "the game's expand() wrote the prior -1"},
       {Function::kRefine, kNotANumber, "the game's refine() wrote the prior nan for move 2 of 3"},
       {Function::kRefine, kInfinite, "the game's refine() wrote the prior inf"},
+      {Function::kExpandCount, 4, "the game's expand() returned 4 moves: it may return 0 to "},
+      {Function::kExpandCount, -1, "the game's expand() returned -1 moves"},
   };
   for (const auto& one : cases) {
     SCOPED_TRACE(one.text);

@@ -2,8 +2,11 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <string>
 #include <thread>
 
+#include "dsfabric/quiescence.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "riutils/aggregator.h"
 #include "riutils/call.h"
@@ -100,6 +103,26 @@ TEST(Closing, AThreadCallsUntilTheJobHasEnded) {
     EXPECT_GE(accepted, ran);
     EXPECT_GT(ran, 0u);
   }
+}
+
+// A batch that nobody flushes holds the end up. Both errors say so.
+TEST(Closing, AnUnflushedBatchIsNamed) {
+  LocalJob job({.processes = 2, .transport = transport_case("shm")});
+  job.run([](Fabric& fabric, uint32_t) {
+    TerminationDetector detector(fabric);
+    RDMAMessenger messenger(*fabric.this_thread(), 1 - fabric.rank());
+    RDMAAggregator aggregator(messenger);
+    must(aggregator.call([] {}));
+    const auto short_time = [] { return deadline_after(std::chrono::seconds(2)); };
+    for (const absl::Status& status :
+         {detector.wait(short_time()), fabric.finalize(short_time())}) {
+      EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+      EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("flush every aggregator"));
+    }
+    must(aggregator.flush());
+    must(detector.wait(soon()));
+    must(aggregator.shutdown(soon()));
+  });
 }
 
 }  // namespace
