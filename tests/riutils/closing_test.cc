@@ -105,7 +105,7 @@ TEST(Closing, AThreadCallsUntilTheJobHasEnded) {
   }
 }
 
-// A batch that nobody flushes holds the end up. Both errors say so.
+// An unflushed batch delays the end of the work. Both errors name the cause.
 TEST(Closing, AnUnflushedBatchIsNamed) {
   LocalJob job({.processes = 2, .transport = transport_case("shm")});
   job.run([](Fabric& fabric, uint32_t) {
