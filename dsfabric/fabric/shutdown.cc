@@ -8,8 +8,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/str_join.h"
-#include "dsfabric/bootstrap/launch_variables.h"
 #include "dsfabric/calls/work_counts.h"
 #include "dsfabric/fabric/job_trace.h"
 #include "dsfabric/peers/ports.h"
@@ -215,9 +213,6 @@ absl::Status Shutdown::run(Deadline deadline, const std::function<void()>& calls
     }
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, kLongestRoundPause);
-  }
-  if (job_.options().lease.count() != 0 && !result_.without.empty()) {
-    static_cast<void>(job_.bootstrap().put(kGivenUpKey, absl::StrJoin(result_.without, ",")));
   }
   job_.lifecycle().close();
   // A process leaves only after all processes have closed (the round below), since from then on a
