@@ -290,6 +290,12 @@ TEST(Program, WrongUsageIsReported) {
 }
 
 // The program prints the result of the search in spite of the error.
+TEST(Program, AnInputThatCannotBeReadIsAFailure) {
+  const Outcome outcome = shell("timeout 100 " CARIAMA_PROGRAM_DIR "/cariama-hex gtp 2>&1 </");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("cannot read standard input: Is a directory"));
+}
+
 TEST(Program, APictureThatCannotBeWrittenIsAFailure) {
   const Outcome outcome = shell(CARIAMA_PROGRAM_DIR
                                 "/cariama-hex analyze --size 3 --iterations 50 --json "
