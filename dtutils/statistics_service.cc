@@ -111,7 +111,9 @@ std::string program_name() {
   return std::string(all.substr(all.rfind('/') + 1));  // all of it, if it has no slash
 }
 
-// Replaces the file as a whole: a reader sees the old text or the new one.
+// Replaces the file as a whole: a reader sees the old text or the new one. An empty text only
+// checks that the file could be written: otherwise a process without counters would remove the text
+// of an earlier one, and a disk that is full could then take no other text.
 absl::Status replace_file(const std::string& path, const std::string& text) {
   const std::string next = path + "." + std::to_string(getpid()) + ".new";
   std::FILE* const file = std::fopen(next.c_str(), "we");
@@ -120,10 +122,16 @@ absl::Status replace_file(const std::string& path, const std::string& text) {
     is_written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
     is_written = std::fclose(file) == 0 && is_written;
   }
-  if (is_written && rename(next.c_str(), path.c_str()) == 0) return absl::OkStatus();
+  const auto finish = [&] {
+    return text.empty() ? unlink(next.c_str()) : rename(next.c_str(), path.c_str());
+  };
+  if (is_written && finish() == 0) return absl::OkStatus();
   const int error = errno;
   unlink(next.c_str());
-  return make_errno_error(error, ErrorScope::kOperation, "writing the statistics to " + path);
+  return make_errno_error(error, ErrorScope::kOperation, "writing the statistics to " + path,
+                          error == ENOSPC || error == EDQUOT
+                              ? "free space there, or name a file on another disk"
+                              : "name a file in a folder where this user may write");
 }
 
 // A connection to a program that asks for the text.

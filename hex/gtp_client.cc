@@ -12,6 +12,7 @@
 #include <chrono>
 #include <cmath>
 
+#include "absl/strings/str_cat.h"
 #include "dtutils/error.h"
 
 namespace cariama::hex {
@@ -109,7 +110,8 @@ absl::StatusOr<std::string> GtpClient::ask(std::string_view command, double seco
     const int ready = poll(&fds, 1, milliseconds_until(end));
     if (ready == 0) {
       return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
-                        "the engine did not answer in time");
+                        absl::StrCat("the engine did not answer '", std::string(command),
+                                     "' within ", seconds, " s"));
     }
     if (ready < 0) continue;
     char bytes[16384];

@@ -28,6 +28,7 @@ struct Queue {
   std::deque<std::pair<uint64_t, std::string>> lines;
   bool ended = false;   // the input has ended
   bool closed = false;  // the session has ended: the reader must stop
+  int error = 0;        // errno, if the input has ended by an error
   GtpInterrupts interrupts;
 };
 
@@ -52,6 +53,7 @@ void read_lines(Queue* queue, int in, int wake) {
   queue->interrupts.ended();
   const std::lock_guard lock(queue->mutex);
   queue->ended = true;
+  queue->error = reader.error();
   queue->changed.notify_all();
 }
 
@@ -95,6 +97,7 @@ std::optional<std::string> LineReader::next() {
     if (count < 0 && errno == EINTR) continue;
     if (count <= 0) {
       ended_ = true;
+      if (count < 0) error_ = errno;
     } else {
       buffer_.append(bytes, static_cast<size_t>(count));
     }
@@ -132,11 +135,19 @@ absl::Status run_gtp(Engine& engine, int in, int out, const GtpOptions& options)
   }
   eventfd_write(wake.get(), 1);
   reader->join();
-  // EPIPE: the controller has closed its end, as it may at the end of a session.
-  if (error == 0 || error == EPIPE) return absl::OkStatus();
-  return make_errno_error(
-      error, ErrorScope::kOperation,
-      out == STDOUT_FILENO ? "cannot write to standard output" : "cannot write the answers");
+  // EPIPE and ECONNRESET: the controller has closed its end, as it may at the end of a session.
+  if (error != 0 && error != EPIPE) {
+    return make_errno_error(
+        error, ErrorScope::kOperation,
+        out == STDOUT_FILENO ? "cannot write to standard output" : "cannot write the answers");
+  }
+  if (queue.error != 0 && queue.error != ECONNRESET) {
+    return make_errno_error(
+        queue.error, ErrorScope::kOperation,
+        in == STDIN_FILENO ? "cannot read standard input" : "cannot read the commands",
+        "connect it to a controller, a pipe or a file of GTP commands");
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace cariama::hex

@@ -23,6 +23,8 @@ class LineReader {
   // Returns the next line without its end. The last line needs no newline. Blocks. Returns nullopt
   // at the end of the input, after an error of read(), or when `wake` is readable.
   [[nodiscard]] std::optional<std::string> next();
+  // Returns the errno of the read() that failed, or 0.
+  [[nodiscard]] int error() const { return error_; }
 
  private:
   int fd_;
@@ -30,14 +32,15 @@ class LineReader {
   std::string buffer_;
   size_t used_ = 0;
   bool ended_ = false;
+  int error_ = 0;
 };
 
 // Executes the lines of `in` until `quit` or the end of the input, and writes the answers to `out`.
 // Blocks. It starts a thread that reads `in`, and joins it before it returns. If the controller
 // closes `in`, an analysis ends immediately and a genmove ends within its limits. The program
-// should ignore SIGPIPE. Errors: those of the system before the first line is read, and of
-// write(2), which end the session. A controller that has closed its end of `out` (EPIPE) is no
-// error.
+// should ignore SIGPIPE. Errors: those of the system before the first line is read, and of read(2)
+// and write(2), which end the session. A controller that has closed its end of `in` (ECONNRESET) or
+// `out` (EPIPE) is no error.
 [[nodiscard]] absl::Status run_gtp(Engine& engine, int in, int out, const GtpOptions& options = {});
 
 }  // namespace cariama::hex

@@ -29,14 +29,14 @@ class Seat {
     }
     // Try the form of HexGui first. Programs for square boards accept only one number.
     const std::string cols = std::to_string(options_.cols);
-    absl::Status sized = tell("boardsize " + cols + " " + std::to_string(options_.rows));
+    absl::Status sized = set_up("boardsize " + cols + " " + std::to_string(options_.rows));
     if (!sized.ok() && client_ != nullptr && options_.cols == options_.rows) {
-      sized = tell("boardsize " + cols);
+      sized = set_up("boardsize " + cols);
     }
     if (!sized.ok()) return refused(sized);
-    if (absl::Status status = tell("clear_board"); !status.ok()) return refused(status);
+    if (absl::Status status = set_up("clear_board"); !status.ok()) return refused(status);
     for (const std::string& command : player_.setup) {
-      if (absl::Status status = tell(command); !status.ok()) return refused(status);
+      if (absl::Status status = set_up(command); !status.ok()) return refused(status);
     }
     seconds_ = 0;
     return absl::OkStatus();
@@ -55,7 +55,7 @@ class Seat {
       }
     }
     const Clock::time_point start = Clock::now();
-    absl::StatusOr<std::string> move = ask("genmove " + color_text(color));
+    absl::StatusOr<std::string> move = ask("genmove " + color_text(color), options_.move_seconds);
     seconds_ += std::chrono::duration<double>(Clock::now() - start).count();
     return move;
   }
@@ -67,18 +67,23 @@ class Seat {
     return (color == Color::kBlack) != player_.first_is_white ? "b" : "w";
   }
 
-  absl::StatusOr<std::string> ask(const std::string& command) {
+  absl::StatusOr<std::string> ask(const std::string& command, double seconds) {
     if (client_ == nullptr) {
       return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer, "the engine has ended");
     }
-    absl::StatusOr<std::string> answer = client_->ask(command, options_.move_seconds);
+    absl::StatusOr<std::string> answer = client_->ask(command, seconds);
     // After other errors the next output could belong to this command: end the engine.
     if (!answer.ok() && answer.status().code() != absl::StatusCode::kInvalidArgument) {
       client_.reset();
     }
     return answer;
   }
-  absl::Status tell(const std::string& command) { return ask(command).status(); }
+  absl::Status tell(const std::string& command) {
+    return ask(command, options_.move_seconds).status();
+  }
+  absl::Status set_up(const std::string& command) {
+    return ask(command, options_.setup_seconds).status();
+  }
 
   absl::Status refused(const absl::Status& status) const {
     return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,

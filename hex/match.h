@@ -42,7 +42,10 @@ struct MatchOptions {
   // that exceeds it loses. 0: no limit. Limits for one move are set by commands in Player::setup.
   double game_seconds = 0;
   double move_seconds = 600;  // an engine that takes longer for one command loses the game
-  std::string sgf_folder;     // where to write game-0001.sgf, ...; empty: no records
+  // An engine that takes longer for one command before the first move, such as boardsize or those
+  // of Player::setup, ends the match.
+  double setup_seconds = 30;
+  std::string sgf_folder;                   // where to write game-0001.sgf, ...; empty: no records
   const std::atomic<bool>* stop = nullptr;  // true ends the match after the running game
 };
 
@@ -63,8 +66,9 @@ struct MatchResult {
 
 // Plays the match, one game after the other, and calls `done` after each. An engine that crashes or
 // hangs loses that game and is restarted for the next one. Blocks. Errors: INVALID_ARGUMENT for the
-// size or the openings; UNAVAILABLE if an engine cannot begin a game, since it does not start or
-// refuses the board size or a setup command; errors of the system when records are written.
+// size or the openings; UNAVAILABLE if an engine cannot begin a game, since it does not start, or
+// refuses the board size or a setup command, or does not answer it in time; errors of the system
+// when records are written.
 [[nodiscard]] absl::StatusOr<MatchResult> play_match(
     const std::array<Player, 2>& players, const MatchOptions& options,
     const std::function<void(const GameResult&)>& done);

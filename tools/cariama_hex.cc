@@ -90,6 +90,9 @@ constexpr const char* kHelp =
     "  --setup CMD          match: GTP command to both engines at the start of each game\n"
     "  --setup2 CMD         match: GTP command to COMMAND2 only, which then gets none of --setup,\n"
     "                       --seconds and --iterations: for engines with other limit commands\n"
+    "  --setup-seconds S    match: an engine that takes longer for a command before the first "
+    "move\n"
+    "                       ends the match (default 30)\n"
     "  --white-first2       match: COMMAND2 calls the first player white, as Morat does\n"
     "  --records FOLDER     match: writes SGF records of the games there\n"
     "  --json               prints results as JSON, one object per line\n"
@@ -115,6 +118,7 @@ struct Arguments {
   int pairs = 10;
   std::vector<std::string> setup;
   std::vector<std::string> setup2;
+  double setup_seconds = MatchOptions{}.setup_seconds;
   bool white_first2 = false;
   std::string records;
   mcts::ProgramOptions program{.lease = std::chrono::seconds(30)};
@@ -250,6 +254,8 @@ std::string read(std::vector<std::string> words, Arguments& arguments) {
       arguments.setup.push_back(value(word));
     } else if (word == "--setup2") {
       arguments.setup2.push_back(value(word));
+    } else if (word == "--setup-seconds") {
+      number(word, arguments.setup_seconds, 0.001, kMostSeconds);
     } else if (word == "--white-first2") {
       arguments.white_first2 = true;
     } else if (word == "--records") {
@@ -486,6 +492,7 @@ int match(const Arguments& arguments) {
   options.pairs = arguments.pairs;
   options.seed = arguments.engine.search.seed;
   options.sgf_folder = arguments.records;
+  options.setup_seconds = arguments.setup_seconds;
   options.stop = &interrupted;
   ::signal(SIGINT, interrupt);
   ::signal(SIGPIPE, SIG_IGN);

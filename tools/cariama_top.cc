@@ -187,6 +187,18 @@ bool is_of(int socket, int pid) {
          (other.uid == geteuid() || geteuid() == 0);
 }
 
+// Returns true if process `pid` answers this user: the services of other users do not.
+bool may_ask(int pid) {
+  if (geteuid() == 0) return true;
+  std::ifstream status("/proc/" + std::to_string(pid) + "/status");
+  for (std::string word; status >> word;) {
+    uid_t real = 0;
+    uid_t effective = 0;
+    if (word == "Uid:" && status >> real >> effective) return effective == geteuid();
+  }
+  return false;
+}
+
 FileDescriptor ask(int pid) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
@@ -216,6 +228,7 @@ std::vector<Sample> look(const Options& options) {
   std::vector<Asked> asked;
   for (const int pid : serving_processes()) {
     if (!options.pids.empty() && !options.pids.contains(pid)) continue;
+    if (!may_ask(pid)) continue;
     Asked one;
     one.sample.pid = pid;
     one.sample.at = Clock::now();
@@ -456,6 +469,7 @@ int run(Options& options) {
   const Screen screen(options, is_terminal);
   std::map<int, Sample> before;
   bool found = false;
+  bool shown = false;
   {
     const Keys keys(is_terminal);
     const auto interval = std::chrono::duration_cast<Clock::duration>(
@@ -475,6 +489,7 @@ int run(Options& options) {
       // Rates need two samples of each process.
       if (!before.empty() || samples.empty()) {
         std::string text = screen.table(samples, before);
+        shown = shown || !text.empty();
         if (text.empty() && !options.json && is_terminal) {
           text = "No process of this user on this host serves statistics.\n";
         }
@@ -495,6 +510,12 @@ int run(Options& options) {
     std::fprintf(stderr,
                  "cariama-top: no process of this user on this host serves statistics: start a "
                  "job, without CARIAMA_STATISTICS=off\n");
+    return 1;
+  }
+  if (!shown && is_interrupted == 0) {
+    std::fprintf(stderr,
+                 "cariama-top: the processes have ended before a second sample: use a shorter "
+                 "--interval\n");
     return 1;
   }
   return 0;

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <chrono>
 #include <climits>
 #include <exception>
 #include <span>
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "dsfabric/bootstrap/handshake.h"
 #include "dsfabric/function_table.h"
 #include "dsfabric/serializer.h"
@@ -27,6 +29,11 @@ namespace {
 
 // A lease must not end because one sign of life, or two, came late.
 constexpr int kHeartbeatsOfLease = 4;
+
+constexpr const char* kIntroductionKey = "fabric";
+
+// Time limit for asking the store whether one process has put a value.
+constexpr std::chrono::milliseconds kSearchForMissing{50};
 
 // Identifies a host for shm: the boot id, and the name spaces of PIDs and of the network, in which
 // the names of local sockets are. shm needs all of them to be equal.
@@ -154,6 +161,32 @@ absl::StatusOr<std::unique_ptr<FabricJob>> FabricJob::join(const FabricOptions& 
   return job;
 }
 
+std::vector<uint32_t> FabricJob::ranks_without(const std::string& key) const {
+  std::vector<uint32_t> missing;
+  for (uint32_t rank = 0; rank < size_ && missing.size() < kMostNamed; ++rank) {
+    if (rank == rank_) continue;
+    const auto put =
+        bootstrap_->get(static_cast<int>(rank), key, deadline_after(kSearchForMissing));
+    if (absl::IsDeadlineExceeded(put.status())) missing.push_back(rank);
+  }
+  return missing;
+}
+
+absl::Status FabricJob::missing_ranks_error() const {
+  const std::vector<uint32_t> missing = ranks_without(kIntroductionKey);
+  std::string subject = "not every process has";
+  if (!missing.empty()) {
+    subject = absl::StrCat(missing.size() == 1 ? "rank " : "ranks ", absl::StrJoin(missing, ", "),
+                           missing.size() == 1 ? " has" : " have");
+  }
+  const double seconds = std::chrono::duration<double>(options_.timeout).count();
+  return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+                    absl::StrCat(subject, " not joined within ", seconds, " s"),
+                    bootstrap_->kind() == BootstrapKind::kEnvironment
+                        ? "start each rank, or check WORLD_SIZE"
+                        : "create the fabric in every process, or raise FabricOptions::timeout");
+}
+
 absl::Status FabricJob::exchange_introductions(SharedJobDirectory* shared, Deadline deadline) {
   const HostBoard::Offer offer = board_.offer(threads_ + options_.helper_threads);
   const Introduction self{.program = FunctionTable::fingerprint(),
@@ -168,9 +201,10 @@ absl::Status FabricJob::exchange_introductions(SharedJobDirectory* shared, Deadl
                           .host_identity = host_identity()};
   std::string bytes;
   self.save(bytes);
-  if (absl::Status put = bootstrap_->put("fabric", bytes); !put.ok()) return put;
+  if (absl::Status put = bootstrap_->put(kIntroductionKey, bytes); !put.ok()) return put;
 
-  const auto introductions = bootstrap_->get_all("fabric", deadline);
+  const auto introductions = bootstrap_->get_all(kIntroductionKey, deadline);
+  if (absl::IsDeadlineExceeded(introductions.status())) return missing_ranks_error();
   if (!introductions.ok()) return introductions.status();
   if (shared != nullptr) directory_ = shared->get();
   if (directory_ != nullptr) {

@@ -4,9 +4,11 @@
 #define CARIAMA_DSFABRIC_BOOTSTRAP_FABRIC_JOB_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -64,6 +66,12 @@ class FabricJob {
                                  std::memory_order_relaxed);
   }
 
+  // The number of processes that an error names at most.
+  static constexpr size_t kMostNamed = 8;
+  // Returns ranks of other processes that have put nothing under `key` of the bootstrap, kMostNamed
+  // at most. Waits up to 50 ms for each.
+  [[nodiscard]] std::vector<uint32_t> ranks_without(const std::string& key) const;
+
   [[nodiscard]] const HostBoard& host_board() const { return board_; }
 
   [[nodiscard]] Lifecycle& lifecycle() { return lifecycle_; }
@@ -76,6 +84,8 @@ class FabricJob {
  private:
   FabricJob(const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap);
   [[nodiscard]] absl::Status exchange_introductions(SharedJobDirectory* shared, Deadline deadline);
+  // The error of exchange_introductions() at its deadline.
+  [[nodiscard]] absl::Status missing_ranks_error() const;
 
   FabricOptions options_;  // queue_pairs is the effective number
   const std::unique_ptr<Bootstrap> bootstrap_;

@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstring>
 #include <string>
+#include <string_view>
 
 #include "absl/strings/str_cat.h"
 #include "dtutils/diagnostics.h"
@@ -32,7 +33,9 @@ bool is_board(int descriptor) {
 
 }  // namespace
 
-HostBoard::HostBoard() : file_(create_shared_file("cariama-helper-board", sizeof(HelperBoard))) {}
+HostBoard::HostBoard()
+    : file_(create_shared_file("cariama-helper-board", sizeof(HelperBoard))),
+      file_error_(file_.valid() ? 0 : errno) {}
 
 HostBoard::Offer HostBoard::offer(uint32_t busy_threads) const {
   Offer mine{.pid = static_cast<uint32_t>(getpid()),
@@ -59,13 +62,15 @@ void HostBoard::add(const Offer& offer, bool is_this_process) {
 
 void HostBoard::open() {
   FileDescriptor other;
-  int error = 0;
-  if (!is_mine_) {
+  int error = file_error_;
+  if (chosen_.descriptor >= 0 && !is_mine_) {
     file_.reset();
     other = FileDescriptor(
         ::open(absl::StrCat("/proc/", chosen_.pid, "/fd/", chosen_.descriptor).c_str(),
                O_RDWR | O_CLOEXEC | O_NONBLOCK));
     error = other.valid() ? 0 : errno;
+    // The process that made the board has ended: its job reports that.
+    if (error == ENOENT) return;
   }
   const int descriptor = is_mine_ ? file_.get() : other.get();
   void* memory = MAP_FAILED;
@@ -75,13 +80,15 @@ void HostBoard::open() {
   }
   if (memory == MAP_FAILED) {
     file_.reset();
-    report_once(
-        "registration.board",
-        absl::StrCat("the processes of this host share no board of their registration "
-                     "helpers",
-                     error == 0 ? "" : ": ", error == 0 ? "" : std::strerror(error)),
-        "raise ulimit -n and ulimit -f; until then each process runs its helper, whether or "
-        "not a core is idle");
+    const std::string_view effect = "each process runs its helper, whether or not a core is idle";
+    const std::string_view remedy = shared_file_remedy(error, "");
+    report_once("registration.board",
+                absl::StrCat("the processes of this host share no board of their registration "
+                             "helpers",
+                             error == 0 ? "" : ": ", error == 0 ? "" : std::strerror(error)),
+                remedy.empty()
+                    ? std::string(effect)
+                    : absl::StrCat(std::string(remedy), "; until then ", std::string(effect)));
     return;
   }
   if (processes_ == 1) file_.reset();

@@ -49,6 +49,7 @@ class HostBoard {
 
  private:
   FileDescriptor file_;
+  const int file_error_;  // errno, if file_ could not be created
   Offer chosen_;          // the board of all
   bool is_mine_ = false;  // this process offers it
   uint32_t processes_ = 0;

@@ -21,10 +21,10 @@ inline constexpr const char* kSecretKey = "cariama/secret";
 // this key.
 inline constexpr const char* kFailedPeerKey = "cariama/failed-peer";
 
-// A process in finalize() puts the ranks that the job has excluded under this key, separated by
-// commas. Only with FabricOptions::lease: an excluded process may be stopped, so that the launcher
+// A process that considers another process failed puts this key with the rank of that process
+// appended. Only with FabricOptions::lease: the failed process may be stopped, so that the launcher
 // has to kill it.
-inline constexpr const char* kGivenUpKey = "cariama/given-up";
+inline constexpr const char* kGivenUpKey = "cariama/given-up/";
 
 }  // namespace cariama::internal
 

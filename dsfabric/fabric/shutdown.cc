@@ -8,8 +8,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/str_join.h"
-#include "dsfabric/bootstrap/launch_variables.h"
 #include "dsfabric/calls/work_counts.h"
 #include "dsfabric/fabric/job_trace.h"
 #include "dsfabric/peers/ports.h"
@@ -26,9 +24,6 @@ namespace {
 // end.
 constexpr std::chrono::microseconds kFirstRoundPause{100};
 constexpr std::chrono::microseconds kLongestRoundPause{5000};
-// Time limit for asking one process whether it has come to finalize().
-constexpr std::chrono::milliseconds kSearchForMissing{50};
-constexpr size_t kMostMissingNames = 8;
 // With FabricOptions::lease: the interval at which a process checks whether the process that it
 // waits for is considered failed.
 constexpr std::chrono::milliseconds kLeaseLook{50};
@@ -76,16 +71,12 @@ ParticipationReport Shutdown::report() const {
 
 absl::Status Shutdown::report_missing(const std::string& key) {
   std::string names;
-  size_t count = 0;
-  for (uint32_t rank = 0; rank < job_.size() && count < kMostMissingNames; ++rank) {
-    if (rank == job_.rank()) continue;
-    auto put = job_.bootstrap().get(static_cast<int>(rank), key, deadline_after(kSearchForMissing));
-    if (!absl::IsDeadlineExceeded(put.status())) continue;
-    names += (count++ == 0 ? "" : ", ") + job_.label(rank);
+  for (const uint32_t rank : job_.ranks_without(key)) {
+    names += (names.empty() ? "" : ", ") + job_.label(rank);
   }
   return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
-                    count == 0 ? "the other processes did not finish finalize() in time"
-                               : names + " did not call finalize() in time",
+                    names.empty() ? "the other processes did not finish finalize() in time"
+                                  : names + " did not call finalize() in time",
                     "call it in every process of the job");
 }
 
@@ -154,7 +145,7 @@ absl::StatusOr<ParticipationResult> Shutdown::run_round(const std::string& key,
 absl::Status Shutdown::lost_to_lower_ranks() const {
   std::string names;
   size_t count = 0;
-  for (uint32_t rank = 0; rank < job_.rank() && count < kMostMissingNames; ++rank) {
+  for (uint32_t rank = 0; rank < job_.rank() && count < FabricJob::kMostNamed; ++rank) {
     if (peers_.is_failed(rank)) names += (count++ == 0 ? "" : ", ") + job_.label(rank);
   }
   // A process of a lower rank lost the connection, and this process has not detected it.
@@ -215,9 +206,6 @@ absl::Status Shutdown::run(Deadline deadline, const std::function<void()>& calls
     }
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, kLongestRoundPause);
-  }
-  if (job_.options().lease.count() != 0 && !result_.without.empty()) {
-    static_cast<void>(job_.bootstrap().put(kGivenUpKey, absl::StrJoin(result_.without, ",")));
   }
   job_.lifecycle().close();
   // A process leaves only after all processes have closed (the round below), since from then on a

@@ -26,7 +26,6 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "dsfabric/bootstrap/handshake.h"
 #include "dsfabric/bootstrap/launch_variables.h"
 #include "dsfabric/bootstrap/sockets.h"
@@ -394,24 +393,35 @@ class Job {
           say(absl::StrCat("rank ", rank, " has ended without finalize(): call Fabric::finalize() ",
                            "in every process before it ends"));
         }
-        kill_given_up(rank);
       }
     }
-    if (!unreported_.empty() && !awaits_cause()) report_failures();
+    if (unreported_.empty()) {
+      kill_given_up();
+    } else if (!awaits_cause()) {
+      report_failures();
+    }
   }
 
-  // Called when `rank` has ended in order. Kills the stopped processes that its job has excluded:
-  // the launcher would wait for them for ever.
-  void kill_given_up(int rank) {
-    const std::string ranks = server_.value(rank, internal::kGivenUpKey).value_or("");
-    for (const absl::string_view text : absl::StrSplit(ranks, ',', absl::SkipEmpty())) {
-      int other = 0;
-      if (!absl::SimpleAtoi(text, &other) || other < 0 || other >= size_) continue;
-      if (!children_[other].process.is_stopped()) continue;
-      say(absl::StrCat("rank ", other,
-                       " is stopped, and the job has ended without it: it is killed"));
-      children_[other].process.signal_group(SIGKILL);
+  // Kills the stopped processes that a process which has ended considered failed, once no other
+  // process runs: the launcher would wait for them for ever. Requires: all failures are reported,
+  // so that the exit code is not that of this kill.
+  void kill_given_up() {
+    const std::vector<int> running = still_running();
+    for (const int rank : running) {
+      if (!children_[rank].process.is_stopped() || !is_given_up(rank)) return;
     }
+    for (const int rank : running) {
+      say(absl::StrCat("rank ", rank,
+                       " is stopped, and the job has ended without it: it is killed"));
+      children_[rank].process.signal_group(SIGKILL);
+    }
+  }
+  [[nodiscard]] bool is_given_up(int rank) const {
+    const std::string key = absl::StrCat(internal::kGivenUpKey, rank);
+    for (int other = 0; other < size_; ++other) {
+      if (children_[other].process.pid() == 0 && server_.value(other, key)) return true;
+    }
+    return false;
   }
 
   // Returns true if a process that the launcher has not reaped may be the cause of the unreported
@@ -451,6 +461,7 @@ class Job {
       static_cast<void>(server_.rank_ended(rank, describe_end(status)));
     }
     for (const auto& [status, rank] : failures) on_failure(rank, status);
+    kill_given_up();
   }
 
   void on_failure(int rank, int status) {

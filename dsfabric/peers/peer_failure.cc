@@ -51,6 +51,9 @@ void PeerTable::fail(uint32_t rank, const absl::Status& reason) {
                                     "the connection to " + job_.label(rank) +
                                         " has failed: " + std::string(reason.message()));
   }
+  if (job_.options().lease.count() != 0) {
+    static_cast<void>(job_.bootstrap().put(kGivenUpKey + std::to_string(rank), ""));
+  }
   if (job_.options().on_failure == FailurePolicy::kAbort) exit_because_of(peer);
   for (const auto& connection : peer.connections) {
     ports_.drop_deferred(*connection);

@@ -107,9 +107,12 @@ class WebServer::Impl {
       port_ = -1;
     }
     if (port_ < 0) {
-      return make_errno_error(errno, ErrorScope::kProcess,
+      const int error = errno;
+      return make_errno_error(error, ErrorScope::kProcess,
                               absl::StrCat("cannot listen at port ", wanted, " of ", address_),
-                              "choose another port with --port, or a free one with --port 0");
+                              error == EADDRNOTAVAIL
+                                  ? "name an address that this host has"
+                                  : "choose another port with --port, or a free one with --port 0");
     }
     absl::StatusOr<std::thread> thread = cariama::internal::start_quiet_thread([this] {
       try {

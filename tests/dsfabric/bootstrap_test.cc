@@ -21,6 +21,7 @@
 #include "dsfabric/bootstrap/pmix_values.h"
 #include "dsfabric/bootstrap/sockets.h"
 #include "dsfabric/bootstrap/tcp_store.h"
+#include "dsfabric/fabric.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/local_job.h"
@@ -276,6 +277,17 @@ TEST_F(BootstrapTest, WithoutRankZeroJoiningEndsAtItsDeadline) {
                                  "answer at 127.0.0.1:"),
                        HasSubstr("start its process if it does not run")),
                  200ms);
+}
+
+TEST_F(BootstrapTest, AFabricNamesTheRanksThatHaveNotJoined) {
+  const FreePort port;
+  set_environment(job_of(0, 3, port));
+  FabricOptions options;
+  options.timeout = 1s;
+  const absl::Status missing = Fabric::create(options).status();
+  EXPECT_EQ(missing.code(), absl::StatusCode::kDeadlineExceeded) << missing;
+  EXPECT_THAT(message_of(missing), HasSubstr("ranks 1, 2 have not joined within 1 s: start "
+                                             "each rank, or check WORLD_SIZE"));
 }
 
 TEST_F(BootstrapTest, AnotherSecretIsRefusedByTheStore) {

@@ -144,6 +144,19 @@ int fail_in_rank_1(std::string_view role) {
   return 96;
 }
 
+// Rank 1 stops. With a lease the others exit because of it.
+int stop_rank_1() {
+  FabricOptions options;
+  options.on_failure = FailurePolicy::kAbort;
+  options.lease = std::chrono::seconds(3);
+  auto fabric = Fabric::create(options);
+  if (!fabric.ok() || !(*fabric)->bootstrap().fence(far_away()).ok()) return 99;
+  if ((*fabric)->rank() != 1 && !(*fabric)->connection(1).ok()) return 98;
+  if (!(*fabric)->bootstrap().fence(far_away()).ok()) return 97;
+  if ((*fabric)->rank() == 1) raise(SIGSTOP);
+  while (true) pause();
+}
+
 std::string launcher() { return std::string(CARIAMA_PROGRAM_DIR) + "/cariama-run"; }
 
 std::string job(const std::string& options, const std::string& role) {
@@ -226,6 +239,15 @@ TEST(FailureReports, ADeathBeforeTheFirstConnectionIsReportedToThoseThatContinue
   EXPECT_EQ(killed.wait(), 128 + SIGKILL);
   EXPECT_THAT(killed.out(), HasSubstr("UNAVAILABLE: "));
   EXPECT_THAT(killed.out(), HasSubstr("was killed by signal 9 (Killed)"));
+}
+
+TEST(FailureReports, AStoppedProcessIsKilledIfTheOthersExitBecauseOfIt) {
+  Running job_of_three(job("-n 3 --keep-going", "'stop rank 1'"));
+  EXPECT_EQ(job_of_three.wait(), 1) << job_of_three.err();
+  EXPECT_THAT(job_of_three.err(), HasSubstr("rank 0 exited with code 1"));
+  EXPECT_THAT(job_of_three.err(), HasSubstr("rank 2 exited with code 1"));
+  EXPECT_THAT(job_of_three.err(),
+              HasSubstr("rank 1 is stopped, and the job has ended without it: it is killed"));
 }
 
 TEST(FailureReports, AProgramThatReturnsWithoutFinalizeIsToldSo) {
@@ -342,6 +364,7 @@ TEST(FailureReports, HostsWithoutACommonDeviceAreToldSo) {
 
 int play(std::string_view role) {
   if (role == "kill rank 0") return kill_rank_0();
+  if (role == "stop rank 1") return stop_rank_1();
   if (role == "one unfinalized" || role == "none finalized") return end_without_finalize(role);
   return fail_in_rank_1(role);
 }

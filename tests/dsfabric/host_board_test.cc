@@ -3,8 +3,10 @@
 // cariama-run; their processes run this program again, with --role=NAME as its first argument.
 #include "dsfabric/bootstrap/host_board.h"
 
+#include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <csignal>
 #include <cstdio>
@@ -20,6 +22,7 @@
 #include "dsfabric/fabric.h"
 #include "dsfabric/send_call.h"
 #include "dsfabric/user_buffer.h"
+#include "dtutils/diagnostics.h"
 #include "dtutils/registration/helper_thread.h"
 #include "dtutils/system_info.h"
 #include "dtutils/wait.h"
@@ -169,6 +172,26 @@ TEST(HostBoard, CountsTheCoresOfAllProcesses) {
   EXPECT_EQ(place.idle_cores, limit >= 4 ? 2u : static_cast<uint32_t>(std::max(0.0, limit - 2)));
 }
 
+const Diagnostic* board_diagnostic(const std::vector<Diagnostic>& all) {
+  const auto found = std::find_if(all.begin(), all.end(), [](const Diagnostic& one) {
+    return one.key == "registration.board";
+  });
+  return found == all.end() ? nullptr : &*found;
+}
+
+// No limit of this process is the cause. The test comes before those that report a diagnostic.
+TEST(HostBoard, ABoardOfAProcessThatHasEndedIsNoDegradation) {
+  const pid_t ended = fork();
+  if (ended == 0) _exit(0);
+  ASSERT_EQ(waitpid(ended, nullptr, 0), ended);
+  internal::HostBoard mine;
+  mine.add({.pid = static_cast<uint32_t>(ended), .descriptor = 3}, false);
+  mine.add(mine.offer(1), true);
+  mine.open();
+  EXPECT_EQ(mine.place(0).board, nullptr);
+  EXPECT_EQ(board_diagnostic(reported_diagnostics()), nullptr);
+}
+
 TEST(HostBoard, AFileThatIsNoBoardIsRefused) {
   FILE* const file = std::tmpfile();
   ASSERT_NE(file, nullptr);
@@ -177,6 +200,9 @@ TEST(HostBoard, AFileThatIsNoBoardIsRefused) {
   mine.add(mine.offer(1), true);
   mine.open();
   EXPECT_EQ(mine.place(0).board, nullptr);
+  const std::vector<Diagnostic> all = reported_diagnostics();
+  ASSERT_NE(board_diagnostic(all), nullptr);
+  EXPECT_THAT(board_diagnostic(all)->remedy, ::testing::Not(HasSubstr("ulimit")));
   std::fclose(file);
 }
 

@@ -185,22 +185,30 @@ TEST_F(JobStatistics, TopShowsAStoppedProcess) {
   EXPECT_EQ(running.wait(), 0) << running.err();
 }
 
-// A process can listen under the name that belongs to another one, also if its user differs.
-TEST_F(JobStatistics, TopDoesNotAskAProcessThatListensUnderAnothersName) {
+// Listens under the name of process `pid`, as its statistics service does. Invalid after an error.
+FileDescriptor listen_as(pid_t pid) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
-  const std::string name = std::string(kStatisticsSocket) + std::to_string(getpid());
+  const std::string name = std::string(kStatisticsSocket) + std::to_string(pid);
   std::copy(name.begin(), name.end(), &address.sun_path[1]);
   const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  FileDescriptor listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+      listen(listener.get(), 8) != 0) {
+    listener.reset();
+  }
+  return listener;
+}
+
+// A process can listen under the name that belongs to another one, also if its user differs.
+TEST_F(JobStatistics, TopDoesNotAskAProcessThatListensUnderAnothersName) {
+  const pid_t self = getpid();
   std::array<int, 2> ready{};
   ASSERT_EQ(pipe(ready.data()), 0);
   const pid_t impostor = fork();
   if (impostor == 0) {
-    const FileDescriptor listener(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    if (bind(listener.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
-        listen(listener.get(), 8) != 0 || write(ready[1], "x", 1) != 1) {
-      _exit(1);
-    }
+    const FileDescriptor listener = listen_as(self);
+    if (!listener.valid() || write(ready[1], "x", 1) != 1) _exit(1);
     while (true) {
       const FileDescriptor reader(accept(listener.get(), nullptr, nullptr));
       const std::string_view page =
@@ -222,6 +230,43 @@ TEST_F(JobStatistics, TopDoesNotAskAProcessThatListensUnderAnothersName) {
   kill(impostor, SIGKILL);
   waitpid(impostor, nullptr, 0);
   close(ready[0]);
+}
+
+// The process ends when it has been asked once.
+TEST_F(JobStatistics, TopOfAProcessThatEndsAfterTheFirstSampleSaysSo) {
+  std::array<int, 2> ready{};
+  ASSERT_EQ(pipe(ready.data()), 0);
+  const pid_t asked = fork();
+  if (asked == 0) {
+    const FileDescriptor listener = listen_as(getpid());
+    if (!listener.valid() || write(ready[1], "x", 1) != 1) _exit(1);
+    const FileDescriptor reader(accept(listener.get(), nullptr, nullptr));
+    _exit(0);
+  }
+  close(ready[1]);
+  char byte = 0;
+  ASSERT_EQ(read(ready[0], &byte, 1), 1);
+  close(ready[0]);
+  Running top(std::string(CARIAMA_PROGRAM_DIR) + "/cariama-top --interval 1 --count 1 --pid " +
+              std::to_string(asked));
+  EXPECT_EQ(top.wait(), 1);
+  EXPECT_THAT(top.err(), HasSubstr("ended before a second sample"));
+  waitpid(asked, nullptr, 0);
+}
+
+TEST_F(JobStatistics, TopLeavesOutTheProcessesOfAnotherUser) {
+  if (geteuid() != 0 || std::system("setpriv --reuid 65534 --clear-groups " CARIAMA_PROGRAM_DIR
+                                    "/cariama-top --version >/dev/null 2>&1") != 0) {
+    GTEST_SKIP() << "needs root, to run cariama-top as another user";
+  }
+  const FileDescriptor listener = listen_as(getpid());
+  ASSERT_TRUE(listener.valid());
+  Running top(std::string("setpriv --reuid 65534 --clear-groups " CARIAMA_PROGRAM_DIR
+                          "/cariama-top --interval 0.1 --count 1 --pid ") +
+              std::to_string(getpid()));
+  EXPECT_EQ(top.wait(), 1);
+  EXPECT_EQ(top.out(), "");
+  EXPECT_THAT(top.err(), HasSubstr("no process of this user"));
 }
 
 TEST_F(JobStatistics, TopOfNothingSaysSo) {

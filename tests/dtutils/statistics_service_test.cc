@@ -176,6 +176,16 @@ TEST(StatisticsServiceTest, ServesAPathAndWritesAFile) {
   EXPECT_FALSE(connect_to(own_name()).valid());
 }
 
+// There may be counters of earlier tests of this process.
+TEST(StatisticsServiceTest, AnEmptyTextDoesNotReplaceAFile) {
+  const Folder folder;
+  std::ofstream(folder.file("file")) << "of an earlier job";
+  const auto service = started({.file_path = folder.file("file")});
+  EXPECT_NE(text_of(folder.file("file")), "");
+  EXPECT_FALSE(
+      std::filesystem::exists(folder.file(("file." + std::to_string(getpid()) + ".new").c_str())));
+}
+
 TEST(StatisticsServiceTest, OneServiceInAProcessAndNoFileIsReplacedByASocket) {
   const Folder folder;
   std::ofstream(folder.file("notes")) << "mine";
@@ -203,6 +213,7 @@ TEST(StatisticsServiceTest, ASocketWithoutAListenerIsReplaced) {
 TEST(StatisticsServiceTest, ErrorsNameThePath) {
   const auto at_nowhere = StatisticsService::start({.file_path = "/nowhere/statistics"}).status();
   EXPECT_THAT(std::string(at_nowhere.message()), HasSubstr("/nowhere/statistics"));
+  EXPECT_THAT(std::string(at_nowhere.message()), HasSubstr("name a file in a folder"));
   const auto too_long = StatisticsService::start({.socket_path = std::string(200, 'x')}).status();
   EXPECT_EQ(too_long.code(), absl::StatusCode::kInvalidArgument);
   // The failed services have left nothing behind.

@@ -221,6 +221,18 @@ TEST(GtpStream, TheSessionEndsWhenItsOutputIsClosed) {
   controller.say("name\nlist_commands\n");
 }
 
+TEST(GtpStream, AnErrorOfItsInputIsReported) {
+  testing::FlatEngine engine;
+  const int folder = open("/", O_RDONLY | O_CLOEXEC);
+  const int out = open("/dev/null", O_WRONLY | O_CLOEXEC);
+  const absl::Status status = run_gtp(engine, folder, out);
+  EXPECT_NE(status.message().find("cannot read the commands: Is a directory: connect it to"),
+            absl::string_view::npos)
+      << status;
+  close(folder);
+  close(out);
+}
+
 TEST(GtpInterruptsTest, EndOnlySearchesOfEarlierLines) {
   GtpInterrupts interrupts;
   interrupts.received(1, false);

@@ -130,9 +130,10 @@ TEST(Match, AnEngineThatMisbehavesLoses) {
     const char* kind;
     const char* reason;
   };
-  for (const Case& test : {Case{"illegal", "illegal move"}, Case{"garbage", "illegal move"},
-                           Case{"crash", "the engine has ended"}, Case{"hang", "in time"},
-                           Case{"refuse", "no idea"}, Case{"resign", "resignation"}}) {
+  for (const Case& test :
+       {Case{"illegal", "illegal move"}, Case{"garbage", "illegal move"},
+        Case{"crash", "the engine has ended"}, Case{"hang", "did not answer 'genmove"},
+        Case{"refuse", "no idea"}, Case{"resign", "resignation"}}) {
     MatchOptions options = small_match();
     options.pairs = 1;
     options.move_seconds = std::string(test.kind) == "hang" ? 10 : 100;
@@ -195,6 +196,19 @@ TEST(Match, ReportsMatchesThatCannotBegin) {
   options = small_match();
   options.stop = &stop;
   EXPECT_EQ(play_match(good, options, {})->games(), 0);
+}
+
+TEST(Match, AnEngineThatDoesNotAnswerASetUpCommandEndsTheMatch) {
+  MatchOptions options = small_match();
+  options.setup_seconds = 0.25;
+  std::array<Player, 2> players = {Player{"mute", "cat", {}, false},
+                                   Player{"b", engine("flat"), {}, false}};
+  const absl::Status mute = play_match(players, options, {}).status();
+  EXPECT_EQ(mute.code(), absl::StatusCode::kUnavailable);
+  EXPECT_NE(mute.message().find("mute cannot begin a game: the engine did not answer "
+                                "'boardsize 4 4' within 0.25 s: check its command"),
+            absl::string_view::npos)
+      << mute;
 }
 
 TEST(MakeOpenings, AreDifferentLegalAndFollowTheSeed) {

@@ -67,6 +67,25 @@ TEST(Program, GoesOnWithoutAStoppedProcess) {
   EXPECT_THAT(outcome.output, Not(HasSubstr("left behind")));
 }
 
+// Rank 0 is stopped during a search. The other processes exit with an error, because they have lost
+// rank 0. The launcher kills the stopped process.
+TEST(Program, EndsWithAStoppedRankZero) {
+  const std::string program =
+      CARIAMA_PROGRAM_DIR "/cariama-hex analyze --size 9 --lease 3 --seconds 1000";
+  const Outcome outcome = shell(
+      "folder=$(mktemp -d); touch $folder/out; "
+      "(until grep -q visits $folder/out; do sleep 0.1; done; kill -STOP $(cat $folder/0)) & "
+      "timeout 100 " CARIAMA_PROGRAM_DIR
+      "/cariama-run -n 3 --keep-going sh -c "
+      "'echo $$ >$0/$CARIAMA_RANK; exec " +
+      program +
+      "' $folder >$folder/out 2>&1; echo code $?; cat $folder/out; "
+      "kill -0 $(cat $folder/0) 2>/dev/null && echo left behind; rm -r $folder");
+  EXPECT_THAT(outcome.output, HasSubstr("rank 0 is stopped, and the job has ended without it"));
+  EXPECT_THAT(outcome.output, HasSubstr("code 1\n"));
+  EXPECT_THAT(outcome.output, Not(HasSubstr("left behind")));
+}
+
 // Without a lease, rank 1 is stopped while rank 0 thinks about its move. The first answer comes in
 // time, the second one after HostOptions::patience.
 TEST(Program, AnswersWithoutAStoppedProcess) {
@@ -271,6 +290,12 @@ TEST(Program, WrongUsageIsReported) {
 }
 
 // The program prints the result of the search in spite of the error.
+TEST(Program, AnInputThatCannotBeReadIsAFailure) {
+  const Outcome outcome = shell("timeout 100 " CARIAMA_PROGRAM_DIR "/cariama-hex gtp 2>&1 </");
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.output, HasSubstr("cannot read standard input: Is a directory"));
+}
+
 TEST(Program, APictureThatCannotBeWrittenIsAFailure) {
   const Outcome outcome = shell(CARIAMA_PROGRAM_DIR
                                 "/cariama-hex analyze --size 3 --iterations 50 --json "

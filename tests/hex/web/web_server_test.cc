@@ -264,5 +264,13 @@ TEST_F(WebServerTest, TheErrorOfAPortInUseNamesTheRemedy) {
   EXPECT_FALSE(WebServer::start(queue_, {.address = "localhost"}).ok());
 }
 
+// RFC 5737: no host has an address of 192.0.2.0/24.
+TEST_F(WebServerTest, TheErrorOfAnAddressOfAnotherHostNamesTheRemedy) {
+  const auto elsewhere = WebServer::start(queue_, {.address = "192.0.2.1", .port = 0});
+  ASSERT_FALSE(elsewhere.ok());
+  EXPECT_THAT(std::string(elsewhere.status().message()),
+              HasSubstr("Cannot assign requested address: name an address that this host has"));
+}
+
 }  // namespace
 }  // namespace cariama::hex
