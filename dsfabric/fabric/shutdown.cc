@@ -53,6 +53,12 @@ absl::StatusOr<T> get_saved(Bootstrap& bootstrap, uint32_t rank, const std::stri
   }
 }
 
+absl::Status calls_left_error() {
+  return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kProcess,
+                    "calls of the job were not run in time",
+                    "flush every aggregator, and let every thread run its calls until finalize()");
+}
+
 }  // namespace
 
 ParticipationReport Shutdown::report() const {
@@ -74,10 +80,15 @@ absl::Status Shutdown::report_missing(const std::string& key) {
   for (const uint32_t rank : job_.ranks_without(key)) {
     names += (names.empty() ? "" : ", ") + job_.label(rank);
   }
+  // If calls are left, the others may have reached their deadlines first.
+  const bool calls_left = result_.begun != result_.ended;
+  if (names.empty() && calls_left) return calls_left_error();
   return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
                     names.empty() ? "the other processes did not finish finalize() in time"
                                   : names + " did not call finalize() in time",
-                    "call it in every process of the job");
+                    calls_left
+                        ? "call it in every process of the job, and flush every aggregator before"
+                        : "call it in every process of the job");
 }
 
 // Waits until `rank` has put a value under `key`, and returns it. With FabricOptions::lease a
@@ -199,10 +210,7 @@ absl::Status Shutdown::run(Deadline deadline, const std::function<void()>& calls
     }
     if (result_.begun != result_.ended) calls_left();
     if (std::chrono::steady_clock::now() >= deadline) {
-      return make_error(
-          absl::StatusCode::kDeadlineExceeded, ErrorScope::kProcess,
-          "calls of the job were not run in time",
-          "flush every aggregator, and let every thread run its calls until finalize()");
+      return calls_left_error();
     }
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, kLongestRoundPause);
