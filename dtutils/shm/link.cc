@@ -14,6 +14,7 @@
 
 #include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/peer_remedy.h"
 #include "dtutils/internal/socket_errors.h"
 
 namespace cariama::shm {
@@ -98,11 +99,12 @@ absl::StatusOr<std::shared_ptr<Link>> Link::connect(const Uuid& uuid, int pid,
     if (errno == ECONNREFUSED) {
       return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
                         with_peer("connect over shm: the device is gone", peer),
-                        "restart the peer; both must share a host and a network name space");
+                        std::string(internal::peer_remedy(internal::PeerRemedy::kEnded)) +
+                            "; both processes must share a host and a network name space");
     }
     return make_errno_error(errno == EAGAIN ? ETIMEDOUT : errno, ErrorScope::kPeer,
                             with_peer("connect over shm: the service thread does not answer", peer),
-                            "see whether the peer is stopped");
+                            internal::peer_remedy(internal::PeerRemedy::kSilent));
   }
 
   ucred credentials{};
@@ -122,9 +124,11 @@ absl::StatusOr<std::shared_ptr<Link>> Link::connect(const Uuid& uuid, int pid,
   link->process_ = FileDescriptor(static_cast<int>(syscall(SYS_pidfd_open, credentials.pid, 0)));
   if (!link->process_.valid()) {
     const int number = errno;
-    return make_errno_error(
-        number == ESRCH ? ECONNRESET : number, ErrorScope::kPeer, with_peer("pidfd_open", peer),
-        number == EMFILE ? "raise ulimit -n" : "the peer must live; Linux 5.3 or newer");
+    return make_errno_error(number == ESRCH ? ECONNRESET : number, ErrorScope::kPeer,
+                            with_peer("pidfd_open", peer),
+                            number == EMFILE  ? "raise ulimit -n"
+                            : number == ESRCH ? internal::peer_remedy(internal::PeerRemedy::kEnded)
+                                              : "use Linux 5.3 or newer");
   }
 
   // An answer that arrives after the pidfd was opened proves that the pidfd refers to this peer.
@@ -151,9 +155,11 @@ absl::StatusOr<std::shared_ptr<Link>> Link::connect(const Uuid& uuid, int pid,
                               with_peer("connect over shm: messages to the service thread", peer),
                               "free memory");
     }
-    return make_errno_error(error == EAGAIN ? ETIMEDOUT : ECONNRESET, ErrorScope::kPeer,
-                            with_peer("connect over shm: no answer from the service thread", peer),
-                            "see whether the peer is stopped or has ended");
+    return make_errno_error(
+        error == EAGAIN ? ETIMEDOUT : ECONNRESET, ErrorScope::kPeer,
+        with_peer("connect over shm: no answer from the service thread", peer),
+        internal::peer_remedy(error == EAGAIN ? internal::PeerRemedy::kSilent
+                                              : internal::PeerRemedy::kDisconnected));
   }
   struct stat file;
   if (welcome.type != MessageType::kWelcome || welcome.uuid != uuid || !control.valid() ||
