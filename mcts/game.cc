@@ -28,8 +28,7 @@ void refuse_probabilities(int outcomes, double sum) {
 void refuse_count(const char* function, int count, int most) {
   throw std::runtime_error(
       absl::StrFormat("the game's %s returned %d moves: it may return 0 to kMaxMoves, which is %d; "
-                      "if it wrote that "
-                      "many, it has overwritten memory",
+                      "if it wrote that many, it has overwritten memory",
                       function, count, most));
 }
 

@@ -246,8 +246,7 @@ concept HasMove = requires(typename G::Move move) {
 };
 template <typename G>
 concept HasMaxMoves = requires {
-  requires G::kMaxMoves >
-  0;
+  requires(G::kMaxMoves > 0);
 };
 template <typename G>
 concept HasToMove = requires(const G& position) {
@@ -544,7 +543,6 @@ class Evaluator {
   float value_weight_;
 };
 
-// Calls expand(). Throws std::runtime_error if it writes a prior out of range that the search uses.
 // Returns `count`, the number of moves that `function` of the game has returned. Throws
 // std::runtime_error if it is not from 0 to `most`.
 [[nodiscard]] inline int checked_count(const char* function, int count, int most) {
@@ -560,6 +558,7 @@ int checked_moves(const G& position, std::span<typename G::Move> out) {
   return checked_count("moves()", position.moves(out), G::kMaxMoves);
 }
 
+// Calls expand(). Throws std::runtime_error if it writes a prior out of range that the search uses.
 template <typename G>
 requires HasExpand<G>
 int checked_expand(G& position, std::span<Candidate<typename G::Move>> out) {

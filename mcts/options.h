@@ -326,7 +326,8 @@ struct SearchResult {
   uint64_t iterations = 0;  // completed rollouts of this search
   double seconds = 0;
   Outcome outcome = Outcome::kOpen;     // of the root
-  std::vector<MoveResult<Move>> moves;  // the best move first (ChoiceOptions); never empty
+  // The best move first (ChoiceOptions). Empty if the position has ended or has no moves.
+  std::vector<MoveResult<Move>> moves;
   std::vector<Statistics> processes;    // by rank; empty in progress reports
   // The processes that had not ended their parts when the search returned (Search::run): the result
   // lacks their last rollouts.

@@ -44,7 +44,7 @@ class Answers {
   // Registers `call` as pending until `rank` answers, and returns its handle. The answer may arrive
   // in an answer slot. `router`: as for PendingCalls::add().
   [[nodiscard]] uint64_t expect_result(uint32_t rank, std::unique_ptr<PendingCall> call,
-                                       uint32_t router = PendingCalls::kDirect) {
+                                       uint32_t router = kNoRank) {
     return pending_.add(rank, std::move(call), slots_of(rank), router);
   }
   // Completes the call with an answer from process `from`.

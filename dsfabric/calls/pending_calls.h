@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "dsfabric/ids.h"
 #include "dsfabric/peers/answer_slots.h"
 
 namespace cariama::internal {
@@ -31,13 +32,11 @@ class PendingCall {
 template <typename Slots, typename Mutex>
 class BasicPendingCalls {
  public:
-  static constexpr uint32_t kDirect = UINT32_MAX;  // as a router: none
-
   // Registers a call that `rank` will answer, and returns its handle, which is never 0. Reserves
-  // one of `slots` for the result, if one is free. `router`: the process that forwards the call.
+  // one of `slots` for the result, if one is free. `router`: the process that forwards the call, if any.
   // Throws std::bad_alloc if 2^26 calls are pending.
   [[nodiscard]] uint64_t add(uint32_t rank, std::unique_ptr<PendingCall> call,
-                             Slots* slots = nullptr, uint32_t router = kDirect) {
+                             Slots* slots = nullptr, uint32_t router = kNoRank) {
     const std::lock_guard<Mutex> lock(mutex_);
     uint32_t index;
     if (free_.empty()) {
@@ -138,7 +137,7 @@ class BasicPendingCalls {
 
     uint64_t handle = 0;  // generation (32 bits, from 1), slot number, index in entries_
     uint32_t rank = 0;
-    uint32_t router = kDirect;
+    uint32_t router = kNoRank;
     Slots* slots = nullptr;
     std::unique_ptr<PendingCall> call;
   };

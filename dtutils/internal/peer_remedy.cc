@@ -13,8 +13,7 @@ std::string_view peer_remedy(PeerRemedy known) {
              "FabricOptions::ack_timeout for hosts that stall";
     case PeerRemedy::kNotListening:
       return "start its process if it does not run, and check that its host accepts connections "
-             "from "
-             "this one";
+             "from this one";
     case PeerRemedy::kSilent:
       return "wait again with a later deadline; if its process is stopped, continue it with "
              "kill -CONT";

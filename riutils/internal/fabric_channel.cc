@@ -52,22 +52,8 @@ absl::Status FabricChannel::write_ahead(RDMAMemory& source, uint64_t offset, uin
   // overtake an earlier one: in both modes nothing orders the call after the data. So wait for the
   // write's completion.
   const bool overtakes = arrival_ == Arrival::kMapped || arrival_ == Arrival::kTrailing;
-  if (!overtakes || rank_ == fabric_.rank()) {
-    return internal::write_ahead(fabric_, rank_, source, offset, bytes, target, complete);
-  }
-  if (absl::Status range = check_range(&source, offset, bytes); !range.ok()) return range;
-  if (absl::Status can_be = check_target(rank_, target, bytes); !can_be.ok()) return can_be;
-  // A task that runs meanwhile may replace the messenger's channel.
-  [[maybe_unused]] const std::shared_ptr<FabricChannel> self = weak_from_this().lock();
-  auto transmitter = runtime_.transmitter(rank_, index_, user_);
-  if (!transmitter.ok()) return transmitter.status();
-  Synchronizer done;
-  if (absl::Status posted = (*transmitter)->write(source, offset, bytes, target, &done);
-      !posted.ok()) {
-    return posted;
-  }
-  // Every transfer completes or fails. Until then the transport refers to `done`.
-  return (*transmitter)->wait(done, kForever);
+  return internal::write_ahead(fabric_, rank_, source, offset, bytes, target,
+                               complete || overtakes);
 }
 
 // ---- The path -----------------------------------------------------------------------------------

@@ -48,20 +48,28 @@ Outcome run(const std::string& arguments, const std::string& input = "") {
                arguments + " 2>/dev/null");
 }
 
+// Runs cariama-hex on three processes. `driver`, a command of /bin/sh, is its standard input; it
+// finds the process of each rank in the file $folder/RANK and the output so far in $folder/out.
+// The output says "left behind" if a process lives on after the job.
+Outcome run_driven(const std::string& driver, const std::string& arguments) {
+  return shell(
+      "folder=$(mktemp -d); touch $folder/out; (" + driver +
+      ") | timeout 200 " CARIAMA_PROGRAM_DIR
+      "/cariama-run -n 3 --keep-going sh -c "
+      "'echo $$ >$0/$CARIAMA_RANK; exec " CARIAMA_PROGRAM_DIR "/cariama-hex " +
+      arguments +
+      "' $folder >$folder/out 2>&1; code=$?; cat $folder/out; for rank in 0 1 2; do "
+      "kill -0 $(cat $folder/$rank) 2>/dev/null && echo left behind; done; rm -r $folder; "
+      "exit $code");
+}
+
 // A stopped process delays neither the search nor the end of the program. The launcher kills the
 // stopped process.
 TEST(Program, GoesOnWithoutAStoppedProcess) {
-  const std::string program = CARIAMA_PROGRAM_DIR "/cariama-hex gtp --lease 3 --iterations 2000";
-  const Outcome outcome = shell(
-      "folder=$(mktemp -d); touch $folder/out; "
-      "(echo boardsize 5; echo genmove b; until grep -q '= [a-e]' $folder/out; do sleep 0.1; done; "
-      "kill -STOP $(cat $folder/1); echo genmove w; echo quit) | "
-      "timeout 100 " CARIAMA_PROGRAM_DIR
-      "/cariama-run -n 3 --keep-going sh -c "
-      "'echo $$ >$0/$CARIAMA_RANK; exec " +
-      program +
-      "' $folder >$folder/out 2>&1; cat $folder/out; "
-      "kill -0 $(cat $folder/1) 2>/dev/null && echo left behind; rm -r $folder");
+  const Outcome outcome = run_driven(
+      "echo boardsize 5; echo genmove b; until grep -q '= [a-e]' $folder/out; do sleep 0.1; done; "
+      "kill -STOP $(cat $folder/1); echo genmove w; echo quit",
+      "gtp --lease 3 --iterations 2000");
   EXPECT_THAT(outcome.output, ContainsRegex("= [a-e][1-5]\n\n= [a-e][1-5]\n\n=[ ]*\n"));
   EXPECT_THAT(outcome.output, HasSubstr("rank 1 is stopped, and the job has ended without it"));
   EXPECT_THAT(outcome.output, Not(HasSubstr("left behind")));
@@ -70,55 +78,37 @@ TEST(Program, GoesOnWithoutAStoppedProcess) {
 // Rank 0 is stopped during a search. The other processes exit with an error, because they have lost
 // rank 0. The launcher kills the stopped process.
 TEST(Program, EndsWithAStoppedRankZero) {
-  const std::string program =
-      CARIAMA_PROGRAM_DIR "/cariama-hex analyze --size 9 --lease 3 --seconds 1000";
-  const Outcome outcome = shell(
-      "folder=$(mktemp -d); touch $folder/out; "
-      "(until grep -q visits $folder/out; do sleep 0.1; done; kill -STOP $(cat $folder/0)) & "
-      "timeout 100 " CARIAMA_PROGRAM_DIR
-      "/cariama-run -n 3 --keep-going sh -c "
-      "'echo $$ >$0/$CARIAMA_RANK; exec " +
-      program +
-      "' $folder >$folder/out 2>&1; echo code $?; cat $folder/out; "
-      "kill -0 $(cat $folder/0) 2>/dev/null && echo left behind; rm -r $folder");
+  const Outcome outcome = run_driven(
+      "until grep -q visits $folder/out; do sleep 0.1; done; kill -STOP $(cat $folder/0)",
+      "analyze --size 9 --lease 3 --seconds 1000");
   EXPECT_THAT(outcome.output, HasSubstr("rank 0 is stopped, and the job has ended without it"));
-  EXPECT_THAT(outcome.output, HasSubstr("code 1\n"));
+  EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.output, Not(HasSubstr("left behind")));
 }
 
 // Without a lease, rank 1 is stopped while rank 0 thinks about its move. The first answer comes in
 // time, the second one after HostOptions::patience.
 TEST(Program, AnswersWithoutAStoppedProcess) {
-  const std::string program = CARIAMA_PROGRAM_DIR "/cariama-hex gtp --lease 0 --seconds 2";
-  const Outcome outcome = shell(
-      "folder=$(mktemp -d); touch $folder/out; "
+  const Outcome outcome = run_driven(
       "answers() { until test $(grep -c '= [a-i]' $folder/out) = $1; do sleep 0.1; done; }; "
-      "(echo boardsize 9; echo genmove b; until test -s $folder/1; do sleep 0.1; done; sleep 1; "
+      "echo boardsize 9; echo genmove b; until test -s $folder/1; do sleep 0.1; done; sleep 1; "
       "kill -STOP $(cat $folder/1); answers 1; echo genmove w; answers 2; "
-      "kill -KILL $(cat $folder/1); echo quit) | "
-      "timeout 200 " CARIAMA_PROGRAM_DIR
-      "/cariama-run -n 3 --keep-going sh -c "
-      "'echo $$ >$0/$CARIAMA_RANK; exec " +
-      program + "' $folder >$folder/out 2>&1; echo code $?; cat $folder/out; rm -r $folder");
+      "kill -KILL $(cat $folder/1); echo quit",
+      "gtp --lease 0 --seconds 2");
   EXPECT_THAT(outcome.output, ContainsRegex("= [a-i][1-9]\n(.*\n)*= [a-i][1-9]\n\n=[ ]*\n"));
   EXPECT_THAT(outcome.output, HasSubstr("the searches go on without it"));
-  EXPECT_THAT(outcome.output, Not(HasSubstr("code 124")));
+  EXPECT_NE(outcome.code, 124);
+  EXPECT_THAT(outcome.output, Not(HasSubstr("left behind")));
 }
 
 // Rank 0 is killed while it thinks about a move: all other processes end.
 TEST(Program, EndsWithRankZero) {
-  const Outcome outcome = shell(
-      "folder=$(mktemp -d); "
-      "(echo boardsize 9; echo genmove b; until test -s $folder/0; do sleep 0.1; done; sleep 1; "
-      "kill -KILL $(cat $folder/0)) | "
-      "timeout 200 " CARIAMA_PROGRAM_DIR
-      "/cariama-run -n 3 --keep-going sh -c "
-      "'echo $$ >$0/$CARIAMA_RANK; exec " CARIAMA_PROGRAM_DIR
-      "/cariama-hex gtp --seconds 50' $folder >$folder/out 2>&1; echo code $?; cat $folder/out; "
-      "for rank in 0 1 2; do "
-      "kill -0 $(cat $folder/$rank) 2>/dev/null && echo left behind; done; rm -r $folder");
+  const Outcome outcome = run_driven(
+      "echo boardsize 9; echo genmove b; until test -s $folder/0; do sleep 0.1; done; sleep 1; "
+      "kill -KILL $(cat $folder/0)",
+      "gtp --seconds 50");
   EXPECT_THAT(outcome.output, HasSubstr("rank 0 was killed by signal 9"));
-  EXPECT_THAT(outcome.output, Not(HasSubstr("code 124")));
+  EXPECT_NE(outcome.code, 124);
   EXPECT_THAT(outcome.output, Not(HasSubstr("left behind")));
 }
 
