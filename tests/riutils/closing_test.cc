@@ -5,7 +5,9 @@
 #include <string>
 #include <thread>
 
+#include "dsfabric/completions.h"
 #include "dsfabric/quiescence.h"
+#include "dtutils/synchronizer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "riutils/aggregator.h"
@@ -123,6 +125,36 @@ TEST(Closing, AnUnflushedBatchIsNamed) {
     must(detector.wait(soon()));
     must(aggregator.shutdown(soon()));
   });
+}
+
+// Destructors publish the batch. Without finalize(), a call of it may not run, but its objects are
+// notified before the fabric is destroyed.
+TEST(Closing, TheObjectsOfAnUnpublishedBatchAreNotified) {
+  for (const char* transport : {"shm", "sim", "fault_sim"}) {
+    SCOPED_TRACE(transport);
+    constexpr int kCalls = 10;
+    std::array<Synchronizer, 2> sent{Synchronizer(kCalls), Synchronizer(kCalls)};
+    std::array<Synchronizer, 2> run{Synchronizer(kCalls), Synchronizer(kCalls)};
+    {
+      LocalJobOptions options{.processes = 2, .transport = transport_case(transport)};
+      options.finalize = options.threads_stay = false;
+      LocalJob job(options);
+      job.run([&](Fabric& fabric, uint32_t) {
+        RDMAMessenger messenger(*fabric.this_thread(), 1 - fabric.rank());
+        RDMAAggregator aggregator(messenger);
+        for (int i = 0; i < kCalls; ++i) {
+          must(aggregator.call(
+              [] {}, on_transmitted(sent[fabric.rank()]) | on_consumed(run[fabric.rank()])));
+        }
+      });
+    }
+    for (const auto* events : {&sent, &run}) {
+      for (const Synchronizer& event : *events) {
+        EXPECT_TRUE(event.done());
+        EXPECT_TRUE(event.status().ok() || absl::IsUnavailable(event.status())) << event.status();
+      }
+    }
+  }
 }
 
 }  // namespace
