@@ -8,6 +8,7 @@
 
 #include "dtutils/diagnostics.h"
 #include "dtutils/internal/start_thread.h"
+#include "dtutils/registration/use_queue.h"
 
 namespace cariama {
 namespace {
@@ -20,10 +21,13 @@ constexpr int64_t kPostExpires = 500'000'000;
 // The time in ns in which bytes that were deregistered disappear from the board.
 constexpr double kForgetBytes = 10e9;
 constexpr int kMostIdleDoublings = 3;
-constexpr int kMostRecordsPerStep = 64;
+constexpr size_t kMostRecordsPerStep = 64;
+constexpr int kMostItemsAhead = 64;  // items of the RQ for which the helper begins earlier
 constexpr size_t kRecentPolicies = 4;
-constexpr int64_t kLookAfter = 50'000;  // the duration of a use, and half the noise of its begin
-constexpr uint64_t kPage = 4096;        // unit of the cost model, whatever the machine's page is
+// The helper looks at the DQ this long after the expected begin of a use, in ns: most uses have
+// ended then.
+constexpr int64_t kLookAfter = 50'000;
+constexpr uint64_t kPage = 4096;  // unit of the cost model, whatever the machine's page is
 
 // Initial costs, measured with io_uring on Zen 4; the models adapt.
 constexpr double kRegisterPerPage = 54;
@@ -63,94 +67,18 @@ HelperOptions HelperOptions::improved() {
   return options;
 }
 
-struct HelperPolicy::Record {
-  uint64_t region = 0;
-  uint64_t bytes = 0;
-  int64_t begin = 0;
-  CallStack stack{};
-};
-
-// The DQ of one communicating thread: a ring that the producer overwrites without looking at the
-// consumer. Each slot is a sequence lock: its number is 2 * position + 1 while the record of that
-// position is written, and one more afterwards.
-struct HelperPolicy::Queue {
-  static constexpr size_t kWords = 3 + std::tuple_size_v<CallStack>;
-  struct Slot {
-    std::atomic<uint64_t> sequence{0};
-    std::array<std::atomic<uint64_t>, kWords> words{};
-  };
-
-  explicit Queue(uint32_t records) : slots(records), mask(records - 1) {}
-
-  void push(const RegionUse& use) {
-    const uint64_t position = head.load(std::memory_order_relaxed);
-    Slot& slot = slots[position & mask];
-    slot.sequence.store(2 * position + 1, std::memory_order_relaxed);
-    // Release, each: a reader that sees a new word also sees the odd number before it.
-    const auto put = [&slot](size_t i, uint64_t word) {
-      slot.words[i].store(word, std::memory_order_release);
-    };
-    put(0, use.region.value);
-    put(1, use.bytes);
-    put(2, static_cast<uint64_t>(use.begin));
-    for (size_t i = 0; i < use.stack.size(); ++i) {
-      put(3 + i, use.stack[i]);
-      if (use.stack[i] == 0) break;
-    }
-    slot.sequence.store(2 * position + 2, std::memory_order_release);
-    head.store(position + 1, std::memory_order_release);
-  }
-
-  // Consumer only. mark() remembers the end of the queue; passed() returns true when all records
-  // before that end were taken or overwritten.
-  void mark() { marked = head.load(std::memory_order_acquire); }
-  [[nodiscard]] bool passed() const { return tail >= marked; }
-
-  // Consumer only.
-  void discard() { tail = head.load(std::memory_order_acquire); }
-
-  // Consumer only. Adds the number of records that were overwritten.
-  bool pop(Record& record, uint64_t& overwritten) {
-    while (true) {
-      const uint64_t end = head.load(std::memory_order_acquire);
-      if (tail == end) return false;
-      if (end - tail > slots.size()) {
-        overwritten += end - slots.size() - tail;
-        tail = end - slots.size();
-      }
-      Slot& slot = slots[tail & mask];
-      const uint64_t wanted = 2 * tail + 2;
-      ++tail;
-      if (slot.sequence.load(std::memory_order_acquire) == wanted) {
-        const auto get = [&slot](size_t i) {
-          return slot.words[i].load(std::memory_order_acquire);
-        };
-        record = {get(0), get(1), static_cast<int64_t>(get(2)), {}};
-        for (size_t i = 0; i < record.stack.size(); ++i) {
-          record.stack[i] = get(3 + i);
-          if (record.stack[i] == 0) break;
-        }
-        if (slot.sequence.load(std::memory_order_relaxed) == wanted) return true;
-      }
-      ++overwritten;
-    }
-  }
-
-  std::vector<Slot> slots;
-  const uint64_t mask;
-  alignas(64) std::atomic<uint64_t> head{0};  // written by the communicating thread
-  alignas(64) uint64_t tail = 0;              // of the helper
-  uint64_t marked = 0;                        // of the helper
-};
-
+// A thread that ends uses, and later another one: `thread` expires when a thread ends.
 struct HelperPolicy::Communicator {
-  Communicator(const HelperOptions& options, std::thread::id id)
-      : thread(id),
-        queue(std::max(1u, options.queue_records)),
-        predictor(make_predictor(options.predictor_kind, options.predictor)) {}
-  const std::thread::id thread;
-  Queue queue;
+  explicit Communicator(const HelperOptions& options)
+      : queue(std::max(1u, options.queue_records)) {}
+  std::weak_ptr<const char> thread;  // guarded by communicators_mutex_
+  internal::UseQueue queue;
+};
+
+struct HelperPolicy::Beginner {
   std::unique_ptr<PeriodPredictor> predictor;
+  int64_t latest = 0;     // time of its last record
+  uint64_t recorded = 0;  // number of that record
 };
 
 HelperPolicy::HelperPolicy(HelperOptions options)
@@ -209,22 +137,20 @@ void HelperPolicy::clear() {
   drop_forgotten();
   take_forgotten();
   drop_forgotten();
-  const size_t count = communicator_count_.load(std::memory_order_acquire);
-  for (size_t i = 0; i < count; ++i) {
-    communicators_[i].load(std::memory_order_acquire)->predictor =
-        make_predictor(options_.predictor_kind, options_.predictor);
-  }
+  beginners_.clear();
+  past_errors_ = {};
   idle_polls_ = 0;
   due_ = INT64_MAX;
   posted_ = 0;
   granted_.store(true, std::memory_order_relaxed);
 }
 
-HelperPolicy::Queue* HelperPolicy::queue_of_this_thread() {
+internal::UseQueue* HelperPolicy::queue_of_this_thread() {
   // The queues of the policies that this thread used last. A process with several devices has a
   // policy for each.
   struct Recent {
-    std::array<std::pair<uint64_t, Queue*>, kRecentPolicies> queues{};  // serial, queue
+    std::array<std::pair<uint64_t, internal::UseQueue*>, kRecentPolicies>
+        queues{};  // serial, queue
     size_t oldest = 0;
   };
   static thread_local Recent of_thread;
@@ -236,19 +162,26 @@ HelperPolicy::Queue* HelperPolicy::queue_of_this_thread() {
   }
   queue_searches_.fetch_add(1, std::memory_order_relaxed);
   const std::lock_guard lock(communicators_mutex_);
+  static thread_local const auto me = std::make_shared<const char>('\0');
   const size_t count = communicator_count_.load(std::memory_order_relaxed);
-  const std::thread::id me = std::this_thread::get_id();
   Communicator* mine = nullptr;
+  Communicator* unused = nullptr;
   for (size_t i = 0; i < count && mine == nullptr; ++i) {
     Communicator* const one = communicators_[i].load(std::memory_order_relaxed);
-    if (one->thread == me) mine = one;
+    const std::shared_ptr<const char> owner = one->thread.lock();
+    if (owner == me) mine = one;
+    if (owner == nullptr) unused = one;
   }
-  if (mine == nullptr && count < kMaxThreads) {
-    mine = new Communicator(options_, me);
+  if (mine == nullptr && unused != nullptr) {
+    mine = unused;
+    mine->thread = me;
+  } else if (mine == nullptr && count < kMaxThreads) {
+    mine = new Communicator(options_);
+    mine->thread = me;
     communicators_[count].store(mine, std::memory_order_release);
     communicator_count_.store(count + 1, std::memory_order_release);
   }
-  Queue* const queue = mine == nullptr ? nullptr : &mine->queue;
+  internal::UseQueue* const queue = mine == nullptr ? nullptr : &mine->queue;
   recent.queues[recent.oldest] = {serial_, queue};
   recent.oldest = (recent.oldest + 1) % kRecentPolicies;
   return queue;
@@ -256,7 +189,7 @@ HelperPolicy::Queue* HelperPolicy::queue_of_this_thread() {
 
 bool HelperPolicy::ended(const RegionUse& use) {
   if (!granted_.load(std::memory_order_relaxed)) return true;
-  Queue* const queue = queue_of_this_thread();
+  internal::UseQueue* const queue = queue_of_this_thread();
   if (queue != nullptr) queue->push(use);
   return true;
 }
@@ -296,13 +229,10 @@ bool HelperPolicy::records_passed() const {
 
 void HelperPolicy::drop(uint64_t region) {
   if (const auto found = known_.find(region); found != known_.end()) {
-    dequeue(region, found->second);
+    dequeue(found->second);
     known_.erase(found);
   }
-  const size_t count = communicator_count_.load(std::memory_order_acquire);
-  for (size_t i = 0; i < count; ++i) {
-    communicators_[i].load(std::memory_order_acquire)->predictor->forget(region);
-  }
+  for (auto& [thread, beginner] : beginners_) beginner.predictor->forget(region);
 }
 
 void HelperPolicy::drop_forgotten() {
@@ -342,26 +272,33 @@ int64_t HelperPolicy::horizon() const {
       rest * static_cast<double>(std::chrono::nanoseconds(options_.horizon).count()));
 }
 
-// Inserts a region into the RQ, early enough that the items near it can be processed, too.
 void HelperPolicy::enqueue(uint64_t region, Known& known, int64_t deadline) {
-  dequeue(region, known);
-  const int64_t gap =
-      registration_delay(known.bytes) + deregistration_delay(known.bytes) - 2 * scheduling_delay();
-  while (true) {
-    const auto near = waiting_.lower_bound(deadline - gap + 1);
-    if (near == waiting_.end() || near->first >= deadline + gap) break;
-    deadline = near->first - gap;
-  }
-  waiting_.emplace(deadline, region);
+  dequeue(known);
+  known.item = waiting_.emplace(deadline, region);
   known.deadline = deadline;
 }
 
-void HelperPolicy::dequeue(uint64_t region, Known& known) {
+// Returns when the helper must begin with the first item of the RQ, so that the items after it are
+// processed before their deadlines, too, each with one DQ item. INT64_MAX if the RQ is empty.
+int64_t HelperPolicy::next_begin() const {
+  int64_t begin = INT64_MAX;
+  int64_t work = scheduling_delay();
+  int items = 0;
+  for (const auto& [deadline, region] : waiting_) {
+    const Known& known = known_.at(region);
+    work += registration_delay(known.bytes) - scheduling_delay();
+    begin = std::min(begin, deadline - work);
+    work += deregistration_delay(known.bytes) - scheduling_delay();
+    if (++items == kMostItemsAhead) break;
+  }
+  return begin;
+}
+
+void HelperPolicy::dequeue(Known& known) {
   if (!known.deadline.has_value()) return;
-  const auto [first, last] = waiting_.equal_range(*known.deadline);
-  waiting_.erase(
-      std::find_if(first, last, [region](const auto& item) { return item.second == region; }));
+  waiting_.erase(known.item);
   known.deadline.reset();
+  known.not_before = INT64_MIN;
 }
 
 void HelperPolicy::note_registered(uint64_t region, Known& known) {
@@ -372,29 +309,55 @@ void HelperPolicy::note_registered(uint64_t region, Known& known) {
   registered_.push_back(region);
 }
 
-void HelperPolicy::process_record(Communicator& from, const Record& record) {
+HelperPolicy::Beginner& HelperPolicy::beginner_of(uint32_t thread) {
+  if (beginners_.size() >= kMaxThreads && !beginners_.contains(thread)) {
+    const auto oldest = std::min_element(
+        beginners_.begin(), beginners_.end(),
+        [](const auto& a, const auto& b) { return a.second.recorded < b.second.recorded; });
+    past_errors_ += oldest->second.predictor->errors();
+    beginners_.erase(oldest);
+  }
+  Beginner& beginner = beginners_[thread];
+  if (beginner.predictor == nullptr) {
+    beginner.predictor = make_predictor(options_.predictor_kind, options_.predictor);
+  }
+  return beginner;
+}
+
+// Returns the earliest of `next` and the uses of the region that threads other than `from` will
+// make.
+std::optional<int64_t> HelperPolicy::earliest_use(const Beginner& from, uint64_t region,
+                                                  int64_t time, std::optional<int64_t> next) const {
+  if (beginners_.size() == 1) return next;
+  for (const auto& [thread, beginner] : beginners_) {
+    if (&beginner == &from) continue;
+    const auto other = beginner.predictor->next_use(region, time);
+    if (other.has_value() && (!next.has_value() || *other < *next)) next = other;
+  }
+  return next;
+}
+
+void HelperPolicy::process_record(const internal::UseRecord& record) {
   const int64_t before = control_->now();
+  Beginner& from = beginner_of(record.thread);
+  from.recorded = ++records_;
+  // The record of a use that ended early may have been processed before those of earlier uses.
+  from.latest = std::max(from.latest, record.begin);
   Known& known = known_[record.region];
   known.bytes = record.bytes;
-  known.last_use = record.begin;
+  known.last_use = from.latest;
   known.give_up = INT64_MAX;
   known.ahead = false;
   known.given_up = false;
-  dequeue(record.region, known);
+  dequeue(known);
   note_registered(record.region, known);
-  known.next = from.predictor->record({record.region, hash_stack(record.stack), record.begin});
-  // Other threads may use the region earlier.
-  const size_t count = communicator_count_.load(std::memory_order_acquire);
-  for (size_t i = 0; count > 1 && i < count; ++i) {
-    const auto other = communicators_[i]
-                           .load(std::memory_order_acquire)
-                           ->predictor->next_use(record.region, record.begin);
-    if (other.has_value() && (!known.next.has_value() || *other < *known.next)) known.next = other;
-  }
+  known.next =
+      earliest_use(from, record.region, from.latest,
+                   from.predictor->record({record.region, hash_stack(record.stack), from.latest}));
   known.expected =
       from.predictor->expected_use(record.region).value_or(known.next.value_or(INT64_MAX));
   reconsider(record.region, known);
-  for (const PredictionRevision& revision : from.predictor->revisions()) revise(revision);
+  for (const PredictionRevision& revision : from.predictor->revisions()) revise(from, revision);
   predict_cost_.add(1, control_->now() - before);
 }
 
@@ -406,16 +369,16 @@ void HelperPolicy::reconsider(uint64_t region, Known& known) {
 // Takes over a newer prediction of a region that another communication has made. The time at which
 // the helper gives the region up does not change, so that a region whose predictions never come
 // true is deregistered.
-void HelperPolicy::revise(const PredictionRevision& revision) {
+void HelperPolicy::revise(const Beginner& from, const PredictionRevision& revision) {
   const auto found = known_.find(revision.region);
   if (found == known_.end() || found->second.given_up) return;
   Known& known = found->second;
-  known.next = revision.due;
-  known.expected = revision.expected;
+  known.next = earliest_use(from, revision.region, from.latest, revision.due);
+  known.expected = *known.next < revision.due ? *known.next : revision.expected;
   if (known.registered) {
     reconsider(revision.region, known);
   } else {
-    enqueue(revision.region, known, revision.due);
+    enqueue(revision.region, known, *known.next);
   }
 }
 
@@ -469,44 +432,43 @@ int64_t HelperPolicy::give_up_time(const Known& known, int64_t deadline) const {
                               static_cast<double>(deadline - known.last_use));
 }
 
-// Takes one DQ item. Returns false if there is none.
-bool HelperPolicy::take_record() {
-  const size_t count = communicator_count_.load(std::memory_order_acquire);
-  Record record;
+// Takes up to `most` records of each DQ, and puts them into the order in which their uses began: a
+// DQ has the order in which they ended.
+std::vector<internal::UseRecord> HelperPolicy::take_records(size_t most) {
+  std::vector<internal::UseRecord> taken;
   uint64_t overwritten = 0;
-  Communicator* from = nullptr;
-  for (size_t i = 0; i < count && from == nullptr; ++i) {
-    next_communicator_ = (next_communicator_ + 1) % count;
-    auto* const one = communicators_[next_communicator_].load(std::memory_order_acquire);
-    if (one->queue.pop(record, overwritten)) from = one;
-  }
-  if (from != nullptr || overwritten != 0) {
-    const std::lock_guard lock(statistics_mutex_);
-    statistics_.overwritten += overwritten;
-    if (from != nullptr) ++statistics_.records;
-  }
-  if (from == nullptr) return false;
-  process_record(*from, record);
-  PredictionErrors sum;
+  const size_t count = communicator_count_.load(std::memory_order_acquire);
   for (size_t i = 0; i < count; ++i) {
-    sum += communicators_[i].load(std::memory_order_acquire)->predictor->errors();
+    internal::UseQueue& queue = communicators_[i].load(std::memory_order_acquire)->queue;
+    internal::UseRecord record;
+    for (size_t n = 0; n < most && queue.pop(record, overwritten); ++n) taken.push_back(record);
   }
+  std::stable_sort(taken.begin(), taken.end(),
+                   [](const auto& a, const auto& b) { return a.precedes(b); });
+  if (overwritten == 0 && taken.empty()) return taken;
   const std::lock_guard lock(statistics_mutex_);
-  statistics_.errors = sum;
-  return true;
+  statistics_.overwritten += overwritten;
+  statistics_.records += taken.size();
+  return taken;
 }
 
 // Registers the first item of the RQ if it is due.
 bool HelperPolicy::register_due() {
   if (waiting_.empty()) return false;
-  const auto [due, region] = *waiting_.begin();
+  const uint64_t region = waiting_.begin()->second;
   Known& known = known_[region];
+  const int64_t due = *known.deadline;
   const int64_t before = control_->now();
   // Items that are due soon after the one for which the helper woke cost no wake-up of their own.
   const int64_t batch = std::chrono::nanoseconds(options_.batch).count();
-  if (before + registration_delay(known.bytes) + batch < due) return false;
-  dequeue(region, known);
+  if (before + batch < next_begin() || before < known.not_before) return false;
   const RegisterAheadResult result = control_->register_ahead({region});
+  if (result == RegisterAheadResult::kRefused && control_->now() < due) {
+    // What refuses it may end before the deadline: a use of other memory, or a deregistration.
+    known.not_before = control_->now() + register_cost_.predict(known.bytes / kPage) / 4;
+    return false;
+  }
+  dequeue(known);
   if (result == RegisterAheadResult::kRefused) return true;
   if (result == RegisterAheadResult::kUnknown) {
     drop(region);
@@ -536,11 +498,23 @@ void HelperPolicy::give_up_unused(int64_t time) {
       continue;
     }
     found->second.registered = false;
-    found->second.given_up = true;
+    expect_later_use(region, found->second, time);
     if (result == DeregisterResult::kNotRegistered) continue;
     const std::lock_guard lock(statistics_mutex_);
     ++statistics_.given_up;
   }
+}
+
+// A use that was predicted from several gaps may come after a longer one of them.
+void HelperPolicy::expect_later_use(uint64_t region, Known& known, int64_t time) {
+  known.next.reset();
+  for (const auto& [thread, beginner] : beginners_) {
+    const auto later = beginner.predictor->later_use(region, time);
+    if (later.has_value() && (!known.next.has_value() || *later < *known.next)) known.next = later;
+  }
+  known.given_up = !known.next.has_value();
+  known.expected = known.next.value_or(INT64_MAX);
+  if (known.next.has_value()) enqueue(region, known, *known.next);
 }
 
 // Takes the regions that are not registered any more out of the list.
@@ -561,7 +535,8 @@ int64_t HelperPolicy::next_look(int64_t now) const {
   int64_t look = INT64_MAX;
   for (const uint64_t region : registered_) {
     const Known& known = known_.at(region);
-    // A hot region stays registered after its next use, too.
+    // The next use is expected, or overdue by less than one poll_interval. A hot region stays
+    // registered after its next use, too, so no look has to follow that use soon.
     const bool soon =
         !known.hot && known.expected != INT64_MAX && known.expected > now - (poll - now);
     look = std::min(look, soon ? std::max(known.expected + kLookAfter, soonest) : poll);
@@ -598,7 +573,7 @@ void HelperPolicy::leave_registered() {
 
 void HelperPolicy::note_wake_delay(int64_t now) {
   if (due_ == INT64_MAX) return;
-  // Rises fast and falls slowly: about the 90th percentile of the delays.
+  // Rises fast and falls slowly, so it is above most delays.
   const int64_t late = std::clamp<int64_t>(now - due_, 0, kMostWakeDelay);
   const int64_t known = wake_delay_.load(std::memory_order_relaxed);
   wake_delay_.store(known + (late > known ? (late - known) / 4 : (late - known) / 32),
@@ -614,14 +589,21 @@ int64_t HelperPolicy::step() {
     drop_forgotten();
     return due_ = control_->now() + kNotGrantedPause;
   }
-  int taken = 0;
-  // One DQ item, then the RQ, in case that a deadline is near.
-  for (; taken < kMostRecordsPerStep; ++taken) {
-    const bool record = take_record();
-    const bool registered = register_due();
-    if (!record && !registered) break;
+  bool worked = false;
+  size_t taken = 0;
+  while (taken < kMostRecordsPerStep) {
+    const std::vector<internal::UseRecord> records = take_records(kMostRecordsPerStep - taken);
+    taken += records.size();
+    // One DQ item, then the RQ, in case that a deadline is near.
+    for (const internal::UseRecord& record : records) {
+      process_record(record);
+      static_cast<void>(register_due());
+    }
+    bool registered = false;
+    while (register_due()) registered = true;
+    if (records.empty() && !registered) break;
+    worked = true;
   }
-  const bool worked = taken != 0;
   decide_all();
   // A record from before take_forgotten() may name a forgotten region, and would make it known
   // again.
@@ -632,21 +614,29 @@ int64_t HelperPolicy::step() {
   {
     const std::lock_guard lock(statistics_mutex_);
     ++statistics_.steps;
+    statistics_.errors = past_errors_;
+    for (const auto& [thread, beginner] : beginners_) {
+      statistics_.errors += beginner.predictor->errors();
+    }
     statistics_.known = known_.size();
     statistics_.listed = registered_.size();
   }
-  if (taken == kMostRecordsPerStep) return due_ = now;
-  if (worked || control_->registered_bytes() != 0) {
+  if (taken >= kMostRecordsPerStep) return due_ = now;
+  // If the regions of all uses that are foreseen are in the RQ, only unforeseen uses wait for a
+  // look at the DQ.
+  const bool only_unforeseen = options_.look_interval.count() != 0 && !waiting_.empty();
+  if (control_->registered_bytes() != 0 || (worked && !only_unforeseen)) {
     // Registered memory is used or will be soon; its record must not wait.
     idle_polls_ = 0;
     due_ = next_look(now);
   } else {
-    idle_polls_ = std::min<int64_t>(idle_polls_ + 1, kMostIdleDoublings);
+    idle_polls_ = only_unforeseen ? kMostIdleDoublings
+                                  : std::min<int64_t>(idle_polls_ + 1, kMostIdleDoublings);
     due_ = now + (std::chrono::nanoseconds(options_.poll_interval).count() << idle_polls_);
   }
   if (!waiting_.empty()) {
-    const auto& [deadline, region] = *waiting_.begin();
-    due_ = std::min(due_, deadline - registration_delay(known_[region].bytes));
+    const Known& first = known_.at(waiting_.begin()->second);
+    due_ = std::min(due_, std::max(next_begin(), first.not_before));
   }
   return due_ = std::max(due_, now);
 }

@@ -17,10 +17,10 @@
 // The helper takes one DQ record at a time, then looks at the registration queue (RQ), which is
 // ordered by deadline:
 // - DQ: predict the next use td. If tc + tp <= td, or no use is predicted, deregister the region,
-//   and put it into the RQ with the deadline td, earlier if needed to keep the distance that the
-//   processing of one DQ and one RQ item takes. The decision about a region waits until the DQ is
-//   empty: a later record of the region may be in it.
-// - RQ: if tc + tp >= td for the first item, register it.
+//   and put it into the RQ with the deadline td. The decision about a region waits until the DQ is
+//   empty, or 64 records were taken: a later record of the region may be in it.
+// - RQ: if tc + tp >= td for the first item, register it; also if an item after it would be late
+//   otherwise, because each takes the time of one DQ and one RQ item.
 // A record may also revise the predictions of other regions (FollowPredictor): their deadlines
 // move. tp is the sum of the costs of the steps, which CostModel refits while the program runs, and
 // of the time by which the helper wakes too late.
@@ -49,6 +49,11 @@
 #include "dtutils/wait.h"
 
 namespace cariama {
+
+namespace internal {
+struct UseRecord;
+class UseQueue;
+}  // namespace internal
 
 struct CARIAMA_DTUTILS_EXPORT HelperOptions {
   PredictorKind predictor_kind = PredictorKind::kContext;
@@ -121,8 +126,8 @@ struct HelperStatistics {
 
 class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
  public:
-  // The largest number of communicating threads whose uses are recorded. Memory that further
-  // threads use stays registered until the budget ends the registration.
+  // The largest number of running threads whose uses are recorded. Memory that further threads use
+  // stays registered until the budget ends the registration.
   static constexpr size_t kMaxThreads = 256;
 
   // One policy serves one cache at a time. The next one begins without predictions.
@@ -146,13 +151,16 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
   [[nodiscard]] HelperStatistics statistics() const;
 
  private:
-  struct Record;
-  struct Queue;
   struct Communicator;
+  // A thread that begins uses, and its predictor.
+  struct Beginner;
+  using Waiting = std::multimap<int64_t, uint64_t>;
   // The helper's state of a region.
   struct Known {
     uint64_t bytes = 0;
     std::optional<int64_t> deadline;  // of its item in the RQ
+    Waiting::iterator item{};         // that item, if there is a deadline
+    int64_t not_before = INT64_MIN;   // when the item may be processed: a refused one waits
     int64_t give_up = INT64_MAX;      // registered ahead: the time at which it is deregistered
     int64_t last_use = 0;
     std::optional<int64_t> next;   // the predicted deadline
@@ -164,9 +172,8 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
     bool given_up = false;         // it was not used when predicted; waits for its next use
     bool hot = false;              // stayed registered after a use because the next one is near
   };
-  using Waiting = std::multimap<int64_t, uint64_t>;
 
-  [[nodiscard]] Queue* queue_of_this_thread();
+  [[nodiscard]] internal::UseQueue* queue_of_this_thread();
   void run();
   void clear();
   void take_forgotten();
@@ -175,21 +182,27 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
   void drop_forgotten();
   void discard_records();
   void leave_registered();
-  [[nodiscard]] bool take_record();
-  void process_record(Communicator& from, const Record& record);
+  [[nodiscard]] std::vector<internal::UseRecord> take_records(size_t most);
+  [[nodiscard]] Beginner& beginner_of(uint32_t thread);
+  [[nodiscard]] std::optional<int64_t> earliest_use(const Beginner& from, uint64_t region,
+                                                    int64_t time,
+                                                    std::optional<int64_t> next) const;
+  void process_record(const internal::UseRecord& record);
   void reconsider(uint64_t region, Known& known);
-  void revise(const PredictionRevision& revision);
+  void revise(const Beginner& from, const PredictionRevision& revision);
   void decide(uint64_t region, Known& known);
   void decide_all();
   void note_registered(uint64_t region, Known& known);
   void note_wake_delay(int64_t now);
   void compact_registered();
   [[nodiscard]] int64_t next_look(int64_t now) const;
+  [[nodiscard]] int64_t next_begin() const;
   [[nodiscard]] bool register_due();
   void give_up_unused(int64_t time);
+  void expect_later_use(uint64_t region, Known& known, int64_t time);
   [[nodiscard]] int64_t give_up_time(const Known& known, int64_t deadline) const;
   void enqueue(uint64_t region, Known& known, int64_t deadline);
-  void dequeue(uint64_t region, Known& known);
+  void dequeue(Known& known);
   // Return tp of the two conditions.
   [[nodiscard]] int64_t deregistration_delay(uint64_t bytes) const;
   [[nodiscard]] int64_t registration_delay(uint64_t bytes) const;
@@ -217,7 +230,12 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
 
   // Owned by the thread that calls step().
   std::unordered_map<uint64_t, Known> known_;
-  Waiting waiting_;                  // the RQ: by deadline
+  Waiting waiting_;  // the RQ: by deadline
+  // By RegionUse::thread, at most kMaxThreads: a further one replaces the one whose last record is
+  // the oldest.
+  std::unordered_map<uint32_t, Beginner> beginners_;
+  PredictionErrors past_errors_;  // of those that were replaced
+  uint64_t records_ = 0;
   std::vector<uint64_t> undecided_;  // their records were taken from the DQ
   // The registered regions, if options_ need the list; compacted at the end of each step.
   std::vector<uint64_t> registered_;
@@ -227,7 +245,6 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
   CostModel predict_cost_;  // t_hash and t_cache, by 1
   int64_t idle_polls_ = 0;
   int64_t due_ = INT64_MAX;  // when the next step is due
-  size_t next_communicator_ = 0;
 
   mutable std::mutex statistics_mutex_;
   HelperStatistics statistics_;

@@ -78,7 +78,8 @@ std::optional<int64_t> ContextPredictor::record(const PredictorUse& use) {
     std::erase_if(names, [this](uint64_t known) { return histories_.peek(known) == nullptr; });
     names.push_back(name);
   }
-  if (!is_new) {
+  // Two uses at the same time have no period.
+  if (!is_new && use.time > history.last) {
     const int64_t observed = use.time - history.last;
     if (const std::optional<int64_t> predicted = period(history); predicted.has_value()) {
       errors_.add(*predicted, observed);
@@ -181,15 +182,25 @@ void Gaps::add(int64_t gap) {
   oldest_ = static_cast<uint8_t>((oldest_ + 1) % kSamples);
 }
 
-std::pair<int64_t, int64_t> Gaps::predict(double spread, double novice) const {
-  const int64_t shortest = recent_[order_[0]];
-  const int64_t median = recent_[order_[count_ / 2]];
+std::optional<std::pair<int64_t, int64_t>> Gaps::predict_longer(int64_t than, double spread,
+                                                                double novice) const {
+  const auto end = order_.begin() + count_;
+  const auto begin =
+      std::find_if(order_.begin(), end, [&](uint8_t index) { return recent_[index] > than; });
+  if (begin == end) return std::nullopt;
+  const int64_t shortest = recent_[*begin];
+  const int64_t median = recent_[begin[(end - begin) / 2]];
   const double early = spread * static_cast<double>(median - shortest) +
-                       novice * static_cast<double>(median) / static_cast<double>(count_);
-  return {std::max<int64_t>(shortest - static_cast<int64_t>(early), 0), median};
+                       novice * static_cast<double>(median) / static_cast<double>(end - begin);
+  return std::pair{std::max<int64_t>(shortest - static_cast<int64_t>(early), 0), median};
 }
 
 GapPredictor::GapPredictor(const PredictorOptions& options) : options_(options) {}
+
+const Gaps* GapPredictor::gaps_of(const Region& region) const {
+  const Gaps* const gaps = gaps_.peek(region.with_context);
+  return gaps != nullptr ? gaps : gaps_.peek(region.call_site);
+}
 
 // Sets the times at which the region is due and expected.
 void GapPredictor::predict(Region& region) {
@@ -236,6 +247,15 @@ std::optional<int64_t> GapPredictor::expected_use(uint64_t region) const {
   return found->expected;
 }
 
+std::optional<int64_t> GapPredictor::later_use(uint64_t region, int64_t now) const {
+  const Region* const found = regions_.peek(region);
+  const Gaps* const gaps = found == nullptr ? nullptr : gaps_of(*found);
+  if (gaps == nullptr) return std::nullopt;
+  const auto longer = gaps->predict_longer(now - found->last, options_.spread, options_.novice);
+  if (!longer.has_value()) return std::nullopt;
+  return std::max(found->last + longer->first, now);
+}
+
 void GapPredictor::forget(uint64_t region) { regions_.erase(region); }
 
 FollowPredictor::FollowPredictor(const PredictorOptions& options) : options_(options) {}
@@ -265,20 +285,24 @@ void FollowPredictor::learn(const Event& from, const PredictorUse& use) {
   }
 }
 
+// A program whose gaps vary little needs less caution.
+double FollowPredictor::novice() const {
+  if (gap_sum_ <= 0) return options_.novice;
+  return std::min(options_.novice, kCaution * error_sum_ / gap_sum_);
+}
+
 // Predicts the regions that follow `signature` from the communication `event`.
 void FollowPredictor::revise(uint64_t signature, const Event& event) {
   const Anchor* const anchor = anchors_.find(signature);
   if (anchor == nullptr) return;
-  // A program whose gaps vary little needs less caution.
-  const double novice =
-      gap_sum_ > 0 ? std::min(options_.novice, kCaution * error_sum_ / gap_sum_) : options_.novice;
   for (const Follower& follower : anchor->followers) {
     if (regions_.peek(follower.region) == nullptr) continue;  // forgotten
-    const auto [due, median] = follower.gaps.predict(options_.spread, novice);
+    const auto [due, median] = follower.gaps.predict(options_.spread, novice());
     Region& region = *regions_.find(follower.region);
     region.due = event.time + due;
     region.expected = event.time + median;
     region.predicted = event.time;
+    region.predicted_by = signature;
     revisions_.push_back({follower.region, *region.due, region.expected});
   }
 }
@@ -331,6 +355,24 @@ std::optional<int64_t> FollowPredictor::expected_use(uint64_t region) const {
   const Region* const found = regions_.peek(region);
   if (found == nullptr || !found->due.has_value()) return std::nullopt;
   return found->expected;
+}
+
+std::optional<int64_t> FollowPredictor::later_use(uint64_t region, int64_t now) const {
+  const Region* const found = regions_.peek(region);
+  if (found == nullptr || !found->due.has_value()) return std::nullopt;
+  // If other communications have revised the prediction since the last use, and it did not come
+  // true, the program does something else now.
+  if (found->predicted != found->last.time) return std::nullopt;
+  const Anchor* const anchor = anchors_.peek(found->predicted_by);
+  if (anchor == nullptr) return std::nullopt;
+  for (const Follower& follower : anchor->followers) {
+    if (follower.region != region) continue;
+    const auto longer =
+        follower.gaps.predict_longer(now - found->predicted, options_.spread, novice());
+    if (!longer.has_value()) return std::nullopt;
+    return std::max(found->predicted + longer->first, now);
+  }
+  return std::nullopt;
 }
 
 std::unique_ptr<PeriodPredictor> make_predictor(PredictorKind kind,

@@ -165,6 +165,12 @@ class CARIAMA_DTUTILS_EXPORT PeriodPredictor {
   [[nodiscard]] virtual std::optional<int64_t> expected_use(uint64_t /*region*/) const {
     return std::nullopt;
   }
+  // Returns when the region may be used after `now`, although its predicted use did not come: after
+  // the shortest gap among those that made the prediction that is not over yet.
+  [[nodiscard]] virtual std::optional<int64_t> later_use(uint64_t /*region*/,
+                                                         int64_t /*now*/) const {
+    return std::nullopt;
+  }
   // Returns the predictions of other regions that the last record() has changed. Valid until the
   // next record().
   [[nodiscard]] virtual std::span<const PredictionRevision> revisions() const { return {}; }
@@ -234,7 +240,13 @@ class CARIAMA_DTUTILS_EXPORT Gaps {
   [[nodiscard]] bool empty() const { return count_ == 0; }
   // Returns the gap after which the next use is due, at least 0, and the median. Requires:
   // !empty().
-  [[nodiscard]] std::pair<int64_t, int64_t> predict(double spread, double novice) const;
+  [[nodiscard]] std::pair<int64_t, int64_t> predict(double spread, double novice) const {
+    return *predict_longer(INT64_MIN, spread, novice);
+  }
+  // Does the same with the gaps that are longer than `than`. Returns no value if there are none.
+  [[nodiscard]] std::optional<std::pair<int64_t, int64_t>> predict_longer(int64_t than,
+                                                                          double spread,
+                                                                          double novice) const;
 
  private:
   static constexpr size_t kSamples = 16;
@@ -252,6 +264,7 @@ class CARIAMA_DTUTILS_EXPORT GapPredictor final : public PeriodPredictor {
   [[nodiscard]] std::optional<int64_t> record(const PredictorUse& use) override;
   [[nodiscard]] std::optional<int64_t> next_use(uint64_t region, int64_t now) const override;
   [[nodiscard]] std::optional<int64_t> expected_use(uint64_t region) const override;
+  [[nodiscard]] std::optional<int64_t> later_use(uint64_t region, int64_t now) const override;
   void forget(uint64_t region) override;
   [[nodiscard]] size_t entries() const override { return regions_.size() + gaps_.size(); }
 
@@ -266,6 +279,7 @@ class CARIAMA_DTUTILS_EXPORT GapPredictor final : public PeriodPredictor {
     std::optional<int64_t> due;
     int64_t expected = 0;
   };
+  [[nodiscard]] const Gaps* gaps_of(const Region& region) const;
   void predict(Region& region);
 
   const PredictorOptions options_;
@@ -293,6 +307,7 @@ class CARIAMA_DTUTILS_EXPORT FollowPredictor final : public PeriodPredictor {
   }
   [[nodiscard]] std::optional<int64_t> next_use(uint64_t region, int64_t now) const override;
   [[nodiscard]] std::optional<int64_t> expected_use(uint64_t region) const override;
+  [[nodiscard]] std::optional<int64_t> later_use(uint64_t region, int64_t now) const override;
   void forget(uint64_t region) override { regions_.erase(region); }
   [[nodiscard]] size_t entries() const override { return regions_.size() + anchors_.size(); }
 
@@ -316,11 +331,14 @@ class CARIAMA_DTUTILS_EXPORT FollowPredictor final : public PeriodPredictor {
   struct Region {
     Event last;
     std::optional<int64_t> due;
-    int64_t predicted = 0;  // the time of the communication that predicted it
+    // The time of the communication that predicted it, and the signature from which.
+    int64_t predicted = 0;
+    uint64_t predicted_by = 0;
     int64_t expected = 0;
   };
   void learn(const Event& from, const PredictorUse& use);
   void learn(uint64_t signature, uint64_t region, int64_t gap);
+  [[nodiscard]] double novice() const;
   void revise(uint64_t signature, const Event& event);
 
   const PredictorOptions options_;

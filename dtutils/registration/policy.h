@@ -56,7 +56,12 @@ struct RegionUse {
   size_t bytes = 0;              // whole pages
   int64_t begin = 0;             // when the memory was acquired, in ns of the cache's clock
   int64_t next_use = INT64_MAX;  // replay of traces only: when the memory will be used next
-  CallStack stack{};             // if the policy records_uses()
+  // If the policy records_uses(): the calls that led to acquire(); a number of the thread that made
+  // them, unique in the process (another thread may end the use); and how many uses that thread had
+  // begun before, modulo 2^32.
+  CallStack stack{};
+  uint32_t thread = 0;
+  uint32_t before = 0;
 };
 
 enum class RegisterAheadResult : uint8_t {

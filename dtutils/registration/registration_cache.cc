@@ -12,6 +12,7 @@
 #include "dtutils/internal/mapping_monitor.h"
 #include "dtutils/internal/memory_limits.h"
 #include "dtutils/internal/registration_trace.h"
+#include "dtutils/registration/use_queue.h"
 #include "dtutils/system_info.h"
 
 namespace cariama {
@@ -204,6 +205,7 @@ RegistrationUse RegistrationCache::begin(Entry& entry, bool hit, int64_t time,
   made.use_.begin = time;
   made.use_.next_use = context.next_use;
   if (records_uses_) {
+    internal::number_use(made.use_);
     if (context.stack != nullptr) {
       made.use_.stack = *context.stack;
     } else {

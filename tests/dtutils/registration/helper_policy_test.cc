@@ -5,9 +5,11 @@
 #include <array>
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <semaphore>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "dtutils/registration/helper_thread.h"
@@ -91,6 +93,13 @@ TEST(HelperTables, AThreadUsesFourPoliciesWithoutALock) {
       EXPECT_EQ(policies[i]->statistics().queue_searches, count == 4 ? 1 : kRounds);
     }
   }
+}
+
+RegistrationUse acquire(const VirtualCache& it, const void* address, size_t bytes,
+                        const UseContext& context = {}) {
+  auto use = it.cache->acquire(address, bytes, context);
+  EXPECT_TRUE(use.ok()) << use.status();
+  return *std::move(use);
 }
 
 // Each fourth use comes earlier than predicted, registers the memory itself, and is in progress
@@ -198,6 +207,162 @@ TEST(HelperPolicy, DeadlinesLeaveTimeForEachOther) {
       EXPECT_TRUE(round <= 16 || acquired->was_hit()) << round << ' ' << i;
     }
   }
+}
+
+// A small buffer is used just before a large one, whose registration takes longer than the time
+// between the two uses. The large one waits for its registration first.
+TEST(HelperPolicy, ASmallBufferDoesNotDelayALargeOne) {
+  constexpr size_t kLarge = 8000;  // pages: 432 µs
+  const auto policy = stepped_helper(HelperOptions::improved());
+  const MappedPages pages(kLarge + 1);
+  VirtualCache it(policy);
+  const auto use_small = [&](int64_t time, uintptr_t site) {
+    const CallStack stack{site};
+    it.run_until(time);
+    return acquire(it, pages.page(kLarge), 1, {.stack = &stack}).was_hit();
+  };
+  for (int64_t round = 1; round <= 30; ++round) {
+    const int64_t time = round * 20 * kMillisecond;
+    EXPECT_TRUE(use_small(time - 40 * kMicrosecond, 1) || round <= 10) << round;
+    it.run_until(time);
+    EXPECT_TRUE(acquire(it, pages.get(), kLarge * kTestPage).was_hit() || round <= 10) << round;
+    EXPECT_TRUE(use_small(time + 10 * kMillisecond, 2) || round <= 10) << round;
+  }
+}
+
+// A loop sends one buffer to several peers, one after the other, and then computes: each use has
+// the same signature, and the next one comes after 30 µs or after 20 ms.
+TEST(HelperPolicy, ABurstOfUsesOfOneBufferIsLateInItsFirstRoundsOnly) {
+  for (const int peers : {2, 8}) {
+    HelperOptions options = HelperOptions::improved();
+    const auto policy = stepped_helper(options);
+    const MappedPages pages(1);
+    VirtualCache it(policy);
+    for (int64_t round = 1; round <= 40; ++round) {
+      for (int64_t peer = 0; peer < peers; ++peer) {
+        it.run_until(round * 20 * kMillisecond + peer * 30 * kMicrosecond);
+        const bool hit = acquire(it, pages.get(), 1).was_hit();
+        EXPECT_TRUE(hit || round <= 3) << peers << ' ' << round << ' ' << peer;
+      }
+      it.run_until(round * 20 * kMillisecond + 10 * kMillisecond);
+      EXPECT_EQ(it.cache->statistics().registered_bytes, 0u) << peers << ' ' << round;
+    }
+  }
+}
+
+// Transfers to two peers from one buffer complete in the other order.
+TEST(HelperPolicy, UsesThatEndInAnotherOrderArePredicted) {
+  const auto policy = stepped_helper();
+  const MappedPages pages(1);
+  VirtualCache it(policy);
+  for (int64_t round = 1; round <= 20; ++round) {
+    it.run_until(round * 20 * kMillisecond);
+    auto first = acquire(it, pages.get(), 1);
+    EXPECT_EQ(first.was_hit(), round > 3) << round;
+    virtual_time += 1 * kMicrosecond;
+    auto second = acquire(it, pages.get(), 1);
+    virtual_time += 5 * kMicrosecond;
+    second.release();
+    first.release();
+  }
+}
+
+// Executes functions, one at a time, in a thread of its own.
+class OtherThread {
+ public:
+  ~OtherThread() {
+    run(nullptr);
+    thread_.join();
+  }
+  void run(std::function<void()> function) {
+    function_ = std::move(function);
+    go_.release();
+    done_.acquire();
+  }
+
+ private:
+  std::function<void()> function_;
+  std::binary_semaphore go_{0};
+  std::binary_semaphore done_{0};
+  std::thread thread_{[this] {
+    while (true) {
+      go_.acquire();
+      if (function_ == nullptr) break;
+      function_();
+      done_.release();
+    }
+    done_.release();
+  }};
+};
+
+// One thread uses a buffer each 10 ms. Another one uses it each 100 ms, and a communication before
+// that predicts this use.
+TEST(HelperPolicy, APredictionOfOneThreadDoesNotDelayThatOfAnother) {
+  const auto policy = stepped_helper(HelperOptions::improved());
+  const MappedPages pages(2);
+  VirtualCache it(policy);
+  OtherThread other;
+  for (int64_t round = 1; round <= 12; ++round) {
+    for (int64_t step = 0; step < 10; ++step) {
+      const int64_t time = (round * 100 + step * 10) * kMillisecond;
+      it.run_until(time);
+      const bool hit = acquire(it, pages.get(), 1).was_hit();
+      EXPECT_TRUE(hit || round <= 3) << round << ' ' << step;
+      if (step != 0 && step != 9) continue;
+      it.run_until(time + 3 * kMillisecond);
+      other.run([&] { acquire(it, pages.page(step == 0 ? 1 : 0), 1).release(); });
+    }
+  }
+}
+
+// The queue of a thread that has ended serves another one.
+TEST(HelperPolicy, RecordsTheUsesOfManyThreads) {
+  constexpr uint64_t kThreads = HelperPolicy::kMaxThreads + 20;
+  const auto policy = stepped_helper();
+  const MappedPages pages(1);
+  VirtualCache it(policy);
+  for (uint64_t i = 1; i <= kThreads; ++i) {
+    std::thread([&] { acquire(it, pages.get(), 1).release(); }).join();
+    it.run_until(static_cast<int64_t>(i) * 10 * kMillisecond);
+  }
+  EXPECT_EQ(policy->statistics().records, kThreads);
+}
+
+// Memory of another use fills the budget when the helper wants to register, and is free 50 µs
+// later, still before the next use.
+TEST(HelperPolicy, ARefusedRegistrationIsTriedAgain) {
+  HelperOptions options;
+  options.predictor.window = 0;  // the other memory is used at a new call site each time
+  const auto policy = stepped_helper(options);
+  const MappedPages pages(1);
+  const MappedPages others(4);
+  VirtualCache it(policy, 4 * kTestPage);
+  it.counts->on_pin = [](size_t /*bytes*/) { virtual_time += 200 * kMicrosecond; };
+  for (int64_t round = 1; round <= 20; ++round) {
+    const int64_t time = round * 10 * kMillisecond;
+    it.run_until(time - kMillisecond);
+    const CallStack elsewhere{static_cast<uintptr_t>(round)};
+    auto in_use = acquire(it, others.get(), others.bytes(), {.stack = &elsewhere});
+    // The lead time is between 200 and 500 µs.
+    it.run_until(time - 210 * kMicrosecond);
+    in_use.release();
+    it.cache->forget(others.get(), others.bytes());
+    it.run_until(time);
+    EXPECT_TRUE(acquire(it, pages.get(), 1).was_hit() || round <= 5) << round;
+  }
+}
+
+// While the regions of a loop are not registered, the helper sleeps until their next use.
+TEST(HelperPolicy, SleepsUntilTheNextForeseenUse) {
+  const auto policy = stepped_helper(HelperOptions::improved());
+  const MappedPages pages(1);
+  VirtualCache it(policy);
+  for (int64_t round = 1; round <= 100; ++round) {
+    it.run_until(round * 20 * kMillisecond);
+    acquire(it, pages.get(), 1).release();
+  }
+  // One that finds the record, one that registers, a poll after 8 ms, at most two in vain.
+  EXPECT_LE(policy->statistics().steps, 100u * 5);
 }
 
 // The horizon is 0 from three quarters of the budget on.

@@ -199,9 +199,9 @@ TEST(HelperPolicy, CompletesWhereLeavePinnedMeetsTheLimit) {
     if (name == std::string_view("helper")) {
       EXPECT_TRUE(status.ok()) << status;
       EXPECT_LE(it.counts->most_bytes, limit);
-      // By its own work. The budget ends the registration of the buffer that the program does not
-      // use again.
-      EXPECT_LE(it.cache->statistics().evictions, 1u);
+      // By its own work. The budget ends the registrations of the buffer that the program does not
+      // use again, which two wrong predictions make, and once that of another buffer before.
+      EXPECT_LE(it.cache->statistics().evictions, 3u);
       EXPECT_GE(it.cache->statistics().registered_ahead, 20u);
     } else {
       EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
