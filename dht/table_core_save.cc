@@ -5,6 +5,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 
 #include "dht/agreement.h"
 #include "dht/internal/table_file.h"
@@ -14,6 +15,8 @@
 
 namespace cariama {
 namespace {
+
+constexpr std::string_view kNoFileMemory = "no memory for saving or loading a hash table";
 
 std::string table_file_name(const std::string& prefix, uint32_t rank) {
   return prefix + "." + std::to_string(rank);
@@ -43,21 +46,24 @@ absl::StatusOr<uint64_t> TableCore::save(const std::string& prefix, Deadline dea
   header.id = *id;
   const std::string name = table_file_name(prefix, rank);
   const std::string unfinished = name + ".unfinished";
-  const auto keys = internal::write_table_file(unfinished, header, local_words());
-  absl::Status all = agree(all_, keys.status(), "the hash table was not saved", deadline);
+  uint64_t keys = 0;
+  const absl::Status written = status_of(kNoFileMemory, [&] {
+    const auto count = internal::write_table_file(unfinished, header, local_words());
+    if (count.ok()) keys = *count;
+    return count.status();
+  });
+  absl::Status all = agree(all_, written, "the hash table was not saved", deadline);
   if (!all.ok()) {
     ::unlink(unfinished.c_str());
     return all;
   }
-  absl::Status named;
-  if (std::rename(unfinished.c_str(), name.c_str()) != 0) {
-    named = make_errno_error(errno, ErrorScope::kProcess, "cannot rename " + unfinished);
-  } else {
-    named = internal::flush_folder_of(name);
-  }
+  const absl::Status named = status_of(kNoFileMemory, [&] {
+    if (std::rename(unfinished.c_str(), name.c_str()) == 0) return internal::flush_folder_of(name);
+    return make_errno_error(errno, ErrorScope::kProcess, "cannot rename " + unfinished);
+  });
   all = agree(all_, named, "the hash table was not saved", deadline);
   if (!all.ok()) return all;
-  return all_.all_reduce(*keys, std::plus<>(), deadline);
+  return all_.all_reduce(keys, std::plus<>(), deadline);
 }
 
 absl::Status TableCore::too_small() const {
@@ -76,13 +82,15 @@ absl::StatusOr<TableLoadResult> TableCore::load(const std::string& prefix, const
   const uint32_t rank = fabric().rank();
   // All processes read the header of file 0, which says how many files there are.
   internal::TableFileHeader first;
-  absl::Status mine = internal::read_table_file(
-      table_file_name(prefix, 0),
-      [&](const internal::TableFileHeader& header) {
-        first = header;
-        return absl::OkStatus();
-      },
-      nullptr);
+  absl::Status mine = status_of(kNoFileMemory, [&] {
+    return internal::read_table_file(
+        table_file_name(prefix, 0),
+        [&](const internal::TableFileHeader& header) {
+          first = header;
+          return absl::OkStatus();
+        },
+        nullptr);
+  });
   if (mine.ok() && first.words != words_) {
     mine = make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
                       "the saved table " + prefix + " has keys of " + std::to_string(first.words) +
@@ -133,11 +141,12 @@ absl::StatusOr<TableLoadResult> TableCore::load(const std::string& prefix, const
   };
   const auto read_files = [&](bool restore) -> absl::Status {
     keys = 0;
-    absl::Status read;
-    for (uint32_t file = rank; file < first.processes && read.ok(); file += geometry_.processes) {
-      read = read_file(file, restore);
-    }
-    if (read.ok() && !restore) read = finish();
+    const absl::Status read = status_of(kNoFileMemory, [&] {
+      for (uint32_t file = rank; file < first.processes; file += geometry_.processes) {
+        if (absl::Status done = read_file(file, restore); !done.ok()) return done;
+      }
+      return restore ? absl::OkStatus() : finish();
+    });
     return agree(all_, read, "the hash table was not loaded", deadline);
   };
   if (absl::Status read = read_files(same_shape); !read.ok()) return read;

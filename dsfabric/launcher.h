@@ -67,7 +67,9 @@ inline constexpr int kLaunchOutputLost = 1;
 
 // Runs the job, and blocks until it has ended. Returns 0, or the exit code of the process that
 // failed first; 128 + n if signal n killed it. Among failures at nearly the same time, a death by a
-// signal counts as the first one, because processes exit when a peer has died.
+// signal counts as the first one, because processes exit when a peer has died. A process that the
+// launcher kills because it is stopped and all others have ended without it fails last: it makes
+// the result 137 if no other process has failed.
 //
 // When a process fails, the launcher reports it on stderr, and sends SIGTERM to the others, and
 // SIGKILL after options.grace. A process that ends with code 0 and has not finalized its fabric is

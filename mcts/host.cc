@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "dsfabric/peer_error.h"
+#include "dsfabric/send_call.h"
 #include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/peer_remedy.h"
@@ -33,6 +34,22 @@ constexpr std::chrono::seconds kPatience{10};
 constexpr uint64_t kRoundsBetweenLooks = 64;
 // Host::work_patiently() counts this much of its time at once.
 constexpr std::chrono::milliseconds kPatienceSlice{50};
+
+// Connects this process to rank 0 if FabricOptions::lease is set. Only connected processes give
+// each other signs of life, and the searches of rank 0 may need no other process for a long time.
+absl::Status watch_rank_0(Fabric& fabric, const std::atomic<bool>& ending) {
+  if (fabric.rank() == 0 || fabric.options().lease.count() == 0) return absl::OkStatus();
+  absl::Status sent;
+  do {
+    sent = service_call<RetryAsync>(fabric, 0, [] {}).status();
+  } while (absl::IsDeadlineExceeded(sent) && !ending.load(std::memory_order_acquire));
+  // serve() reports the failure of rank 0.
+  const bool failed = !fabric.peer_status(0).ok();
+  if (sent.ok() || failed || absl::IsDeadlineExceeded(sent)) return absl::OkStatus();
+  return make_error(
+      sent.code(), error_scope(sent),
+      "the search ends without the process that controls it: " + std::string(sent.message()));
+}
 
 }  // namespace
 
@@ -399,6 +416,12 @@ void Host::leave_out(Rank late) {
 
 absl::Status Host::serve() {
   HostThread& self = *threads_[0];
+  const absl::Status watched =
+      fabric_ == nullptr ? absl::OkStatus() : watch_rank_0(*fabric_, ending_);
+  if (!watched.ok()) {
+    ended_ = true;
+    return watched;
+  }
   while (!ending_.load(std::memory_order_acquire)) {
     if (!round(self)) sleep(self, kForever);
     if (!alive(0)) {

@@ -43,7 +43,9 @@ constexpr const char* kHelp =
     "as\n"
     "the first one.\n"
     "\n"
-    "Exit code: 0, or that of the process that failed first (128+n if signal n killed it);\n"
+    "Exit code: 0, or that of the process that failed first (128+n if signal n killed it).\n"
+    "A stopped process that the job has ended without is killed, and counts as the process that\n"
+    "failed last: 137 if no other process failed;\n"
     "1 if no process failed, but output of --tag-output could not be written;\n"
     "124 after the timeout, 125 if the job could not be started, 126 if the program cannot be\n"
     "executed, 127 if it does not exist, 2 for wrong usage.\n";

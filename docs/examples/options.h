@@ -1,10 +1,12 @@
-// For the examples: --help, --version, and an error for arguments that an example does not know.
+// For the examples: --help, --version, and errors for arguments that an example does not know and
+// for output that is lost.
 #ifndef CARIAMA_DOCS_EXAMPLES_OPTIONS_H_
 #define CARIAMA_DOCS_EXAMPLES_OPTIONS_H_
 
 #include <errno.h>  // program_invocation_short_name
 
 #include <cstddef>
+#include <cstdio>
 #include <cstdlib>
 #include <iostream>
 #include <span>
@@ -18,11 +20,20 @@ struct ExampleOptions {
   int operands = 0;      // number of positional arguments that the example accepts
 };
 
+// Called at the end of the program: makes the exit code 1 if its output could not be written.
+inline void check_output() {
+  std::cout.flush();
+  if (std::cout && std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return;
+  std::cerr << program_invocation_short_name << ": cannot write to standard output\n";
+  std::_Exit(1);
+}
+
 // Ends the program if the arguments ask for --help or --version (exit code 0), or contain any that
 // the example does not know (exit code 2). `options` names the options that were read before.
 template <typename Arguments>
 void read_arguments(const Arguments& arguments, std::string_view options, int operands = 0) {
   const char* const name = program_invocation_short_name;
+  std::atexit(&check_output);
   const std::string_view first = arguments.empty() ? "" : std::string_view(arguments[0]);
   if (first == "--version") {
     std::cout << name << ' ' << cariama::version() << '\n';

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstring>
 #include <mutex>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,12 +11,15 @@
 #include "dsfabric/calls/answers.h"
 #include "dsfabric/calls/fabric_parts.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/peer_remedy.h"
 
 namespace cariama {
 namespace {
 
 // The word of an operation is 0 (pending), 1 + its CallOutcome, or kLost.
 constexpr uint64_t kLost = UINT64_MAX;
+// The largest number of processes that an error names.
+constexpr size_t kMostSilentNames = 8;
 
 }  // namespace
 
@@ -126,8 +130,28 @@ absl::Status RemoteObject<Synchronizer>::status() const {
 
 absl::Status RemoteObject<Synchronizer>::wait(Deadline deadline) {
   if (state_->fabric.wait_polling([this] { return done(); }, deadline)) return status();
-  return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kOperation,
-                    std::to_string(operations_left()) + " operation(s) not finished in time");
+  // Operations end in any order, but are counted in the order in which they began.
+  std::set<Rank> silent;
+  for (uint32_t i = state_->ended; i < state_->taken; ++i) {
+    if (state_->word(i).load(std::memory_order_acquire) == 0)
+      silent.insert(state_->pending[i].rank);
+  }
+  std::string text = std::to_string(operations_left()) + " operation(s) not finished in time";
+  if (silent.empty()) {
+    return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kOperation, text,
+                      "make a call with this object for each of its operations");
+  }
+  text += ": calls to ";
+  size_t named = 0;
+  for (const Rank rank : silent) {
+    if (named == kMostSilentNames) {
+      text += " and " + std::to_string(silent.size() - named) + " others";
+      break;
+    }
+    text += (named++ == 0 ? "" : ", ") + state_->fabric.label(rank);
+  }
+  return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kOperation, text,
+                    internal::peer_remedy(internal::PeerRemedy::kSilent));
 }
 
 void RemoteObject<Synchronizer>::reset() {

@@ -4,15 +4,20 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 
 #include "dsfabric/call_encoding.h"
 #include "dsfabric/calls/answers.h"
 #include "dsfabric/calls/fabric_parts.h"
+#include "dtutils/internal/peer_remedy.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/local_job.h"
 
 namespace cariama::testing {
 namespace {
+
+using ::testing::HasSubstr;
 
 // Resets the object while the failure of a peer is being reported, before that report reaches the
 // object's own operation.
@@ -44,6 +49,22 @@ TEST(RemoteObject, FailureFromBeforeAResetDoesNotEndALaterOperation) {
     answers.fail(0, absl::UnavailableError("the peer is dead"));
     EXPECT_EQ(object->operations_left(), 1u);
     EXPECT_TRUE(object->status().ok()) << object->status();
+    EXPECT_TRUE(internal::RemoteObjectAccess::forget(*object));
+  });
+}
+
+TEST(RemoteObject, ADeadlineNamesTheProcessesThatAreWaitedFor) {
+  LocalJob job({.processes = 3});
+  job.run([](Fabric& fabric, uint32_t rank) {
+    if (rank != 0) return;
+    auto object = RemoteObject<Synchronizer>::create(fabric, 2);
+    ASSERT_TRUE(object.ok()) << object.status();
+    const auto wait = [&] { return std::string(object->wait(Deadline()).message()); };
+    EXPECT_THAT(wait(), HasSubstr("make a call with this object for each of its operations"));
+    // Calls that no process runs.
+    ASSERT_TRUE(internal::RemoteObjectAccess::expect(*object, 2).ok());
+    EXPECT_THAT(wait(), HasSubstr("2 operation(s) not finished in time: calls to rank 2"));
+    EXPECT_THAT(wait(), HasSubstr(internal::peer_remedy(internal::PeerRemedy::kSilent)));
     EXPECT_TRUE(internal::RemoteObjectAccess::forget(*object));
   });
 }

@@ -71,6 +71,7 @@ TEST(Program, GoesOnWithoutAStoppedProcess) {
       "gtp --lease 3 --iterations 2000");
   EXPECT_THAT(outcome.output, ContainsRegex("= [a-e][1-5]\n\n= [a-e][1-5]\n\n=[ ]*\n"));
   EXPECT_THAT(outcome.output, HasSubstr("rank 1 is stopped, and the job has ended without it"));
+  EXPECT_EQ(outcome.code, 128 + SIGKILL);  // no other process has failed
   EXPECT_THAT(outcome.output, Not(HasSubstr("left behind")));
 }
 
@@ -80,6 +81,18 @@ TEST(Program, EndsWithAStoppedRankZero) {
   const Outcome outcome = run_driven(
       "until grep -q visits $folder/out; do sleep 0.1; done; kill -STOP $(cat $folder/0)",
       "analyze --size 9 --lease 3 --seconds 1000");
+  EXPECT_THAT(outcome.output, HasSubstr("rank 0 is stopped, and the job has ended without it"));
+  EXPECT_EQ(outcome.code, 1);
+  EXPECT_THAT(outcome.output, Not(HasSubstr("left behind")));
+}
+
+// Rank 0 is stopped between two moves. The other processes have had nothing to do yet: rank 0 solves
+// a board of this size by itself.
+TEST(Program, EndsWithARankZeroThatIsStoppedBetweenMoves) {
+  const Outcome outcome = run_driven(
+      "echo boardsize 4; echo genmove b; until grep -q '= [a-d]' $folder/out; do sleep 0.1; done; "
+      "kill -STOP $(cat $folder/0)",
+      "gtp --lease 3 --iterations 2000");
   EXPECT_THAT(outcome.output, HasSubstr("rank 0 is stopped, and the job has ended without it"));
   EXPECT_EQ(outcome.code, 1);
   EXPECT_THAT(outcome.output, Not(HasSubstr("left behind")));
