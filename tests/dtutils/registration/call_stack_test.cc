@@ -21,7 +21,8 @@ uintptr_t word_of(Pointer pointer) {
 }
 
 // Two frames: the program's call, and a frame of the caller with `word` as its return address.
-CallStack walk_from(uintptr_t word) {
+// Without AddressSanitizer, which may place local variables in the heap.
+__attribute__((no_sanitize("address"))) CallStack walk_from(uintptr_t word) {
   std::array<uintptr_t, 4> frames{0, word_of(&walk_from), 0, word};
   frames[0] = word_of(&frames[2]);
   CallStack stack{};
@@ -37,8 +38,8 @@ TEST(CallStack, ContainsAddressesOfCodeOnly) {
   const uintptr_t call = word_of(&walk_from);
   // Twice: the second walk finds what the first one has checked.
   for (int round = 0; round < 2; ++round) {
-    for (const uintptr_t data : {word_of(heap.get()), word_of(&local), word_of(&global_data),
-                                 word_of("text"), uintptr_t{1}, UINTPTR_MAX}) {
+    for (const uintptr_t data :
+         {word_of(heap.get()), word_of(&local), word_of(&global_data), uintptr_t{1}, UINTPTR_MAX}) {
       EXPECT_THAT(walk_from(data), ElementsAre(call, 0, 0, 0, 0, 0, 0, 0)) << data;
     }
     // The program, and a library.
