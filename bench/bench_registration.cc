@@ -19,6 +19,7 @@
 #include <memory>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -442,7 +443,7 @@ void measure_loop(const Report& report, const Params& params, const Loop& loop,
     time.push_back(result.communication_us);
     peak.push_back(static_cast<double>(result.peak));
     average.push_back(result.average_bytes);
-    late.push_back(static_cast<double>(result.late));
+    late.push_back(static_cast<double>(result.late) / static_cast<double>(loop.messages));
     last_late.push_back(static_cast<double>(result.last_late));
   }
   report.row("message_time", params, summarize(time), "us");
@@ -504,6 +505,23 @@ double hit_cost(RegistrationCache& cache, const std::byte* memory, size_t bytes,
   });
 }
 
+// hit_cost() while another thread uses the same region all the time.
+double contended_hit_cost(RegistrationCache& cache, const std::byte* memory, size_t bytes) {
+  std::atomic<bool> stop{false};
+  std::atomic<bool> runs{false};
+  std::thread other([&] {
+    while (!stop.load(std::memory_order_relaxed)) {
+      if (!cache.acquire(memory, bytes).ok()) return;
+      runs.store(true, std::memory_order_relaxed);
+    }
+  });
+  while (!runs.load(std::memory_order_relaxed)) std::this_thread::yield();
+  const double cost = hit_cost(cache, memory, bytes, nullptr);
+  stop.store(true, std::memory_order_relaxed);
+  other.join();
+  return cost;
+}
+
 // The paper's step 2: the lock of a region, taken and released without contention.
 double lock_cost() {
   std::atomic<uint64_t> word{0};
@@ -540,13 +558,17 @@ void run_overhead(const Report& report) {
     const double without_walk = hit_cost(*recording, source.get(), size, &given);
     const double all = hit_cost(*recording, source.get(), size, nullptr);
     const double lock = lock_cost();
+    const double contended = contended_hit_cost(*plain, source.get(), size);
     const double clock = cost_of([] { static_cast<void>(registration_clock()); });
     Params params;
     params.set("size", uint64_t{size});
     report.row("clock_read", params, one(clock), "ns");
     report.row("lock", params, one(lock), "ns");
+    // The lock and the count of hits, whose lines two threads on two cores exchange.
+    report.row("lock_contended", params, one(lock + std::max(contended - hit, 0.0)), "ns");
     report.row("context_record", params, one(std::max(without_walk - hit, 0.0)), "ns");
     report.row("hit", params, one(hit), "ns");
+    report.row("hit_contended", params, one(contended), "ns");
     report.row("hit_and_record", params, one(without_walk), "ns");
     report.row("stack_walk", params, one(std::max(all - without_walk, 0.0)), "ns");
     report.row("message_copy", params, one(copy), "ns");

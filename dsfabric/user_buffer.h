@@ -34,10 +34,11 @@ namespace cariama::internal {
 // the use; any thread may run it.
 class CARIAMA_DSFABRIC_EXPORT LentBuffer {
  public:
-  // `piece`: see UserMemory::lend_source(). Errors: those of UserMemory::lend_source() and of
-  // making a connection.
+  // `piece`, `frame`: see UserMemory::lend_source(). Errors: those of UserMemory::lend_source() and
+  // of making a connection.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<LentBuffer>> make(
-      Fabric& fabric, Rank rank, std::span<const std::byte> buffer, size_t piece = 0);
+      Fabric& fabric, Rank rank, std::span<const std::byte> buffer, size_t piece = 0,
+      const void* frame = nullptr);
 
   // Registered memory that holds the whole buffer.
   [[nodiscard]] RDMAMemory& memory() { return lent_ != nullptr ? lent_->memory() : in_place_; }

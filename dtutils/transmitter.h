@@ -342,17 +342,23 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
   // registers in pieces, write() and read() block until all pieces but the last have completed.
   // Errors: those of UserMemory too; FAILED_PRECONDITION (no TransmitOptions::user_memory). After
   // an error `done` is unchanged.
-  [[nodiscard]] absl::Status write(std::span<const std::byte> local,
-                                   const RemoteMemoryLocator& remote, Synchronizer& done) {
+  //
+  // Inlined, so that the call stack of a use (CallStack in registration/policy.h) begins with the
+  // program's call.
+  [[nodiscard, gnu::always_inline]] absl::Status write(std::span<const std::byte> local,
+                                                       const RemoteMemoryLocator& remote,
+                                                       Synchronizer& done) {
     // The device only reads.
     return transfer_user(Opcode::kWrite, const_cast<std::byte*>(local.data()), local.size(), remote,
                          done);
   }
-  [[nodiscard]] absl::Status read(std::span<std::byte> local, const RemoteMemoryLocator& remote,
-                                  Synchronizer& done) {
+  [[nodiscard, gnu::always_inline]] absl::Status read(std::span<std::byte> local,
+                                                      const RemoteMemoryLocator& remote,
+                                                      Synchronizer& done) {
     return transfer_user(Opcode::kRead, local.data(), local.size(), remote, done);
   }
-  [[nodiscard]] absl::Status send(std::span<const std::byte> local, Synchronizer& done) {
+  [[nodiscard, gnu::always_inline]] absl::Status send(std::span<const std::byte> local,
+                                                      Synchronizer& done) {
     return transfer_user(Opcode::kSend, const_cast<std::byte*>(local.data()), local.size(), {},
                          done);
   }
@@ -434,7 +440,7 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
                                            const RemoteMemoryLocator& remote, Synchronizer& done);
   [[nodiscard]] absl::Status transfer_lent(Opcode opcode, std::byte* address, size_t bytes,
                                            size_t piece, const RemoteMemoryLocator& remote,
-                                           Synchronizer& done);
+                                           Synchronizer& done, const void* frame);
   [[nodiscard]] absl::Status atomic(Opcode opcode, RDMAMemory& local, uint64_t offset,
                                     const RemoteMemoryLocator& remote, uint64_t operand,
                                     uint64_t swap, Synchronizer* done);

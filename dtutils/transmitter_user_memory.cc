@@ -41,11 +41,11 @@ void TransmitQueue::Ending::end(absl::Status status) const {
 // Posts a transfer of one piece of user memory. After an error nothing uses `done`.
 absl::Status Transmitter::transfer_lent(Opcode opcode, std::byte* address, size_t bytes,
                                         size_t piece, const RemoteMemoryLocator& remote,
-                                        Synchronizer& done) {
+                                        Synchronizer& done, const void* frame) {
   UserMemory& user = *queue_->options_.user_memory;
   const bool reads = opcode == Opcode::kRead;
-  auto lent =
-      reads ? user.lend_target({address, bytes}, piece) : user.lend_source({address, bytes}, piece);
+  auto lent = reads ? user.lend_target({address, bytes}, piece, frame)
+                    : user.lend_source({address, bytes}, piece, frame);
   if (!lent.ok()) return lent.status();
   // `view` is a handle that belongs to this function. The handle of `lent` cannot be used: the
   // thread that polls the completion deletes it, possibly before transfer_pieces() has tagged its
@@ -73,8 +73,11 @@ absl::Status Transmitter::transfer_lent(Opcode opcode, std::byte* address, size_
   return posted;
 }
 
-absl::Status Transmitter::transfer_user(Opcode opcode, std::byte* address, size_t bytes,
-                                        const RemoteMemoryLocator& remote, Synchronizer& done) {
+// Not inlined: its frame is that of the program's call, as write(), read() and send() are inlined.
+[[gnu::noinline]] absl::Status Transmitter::transfer_user(Opcode opcode, std::byte* address,
+                                                          size_t bytes,
+                                                          const RemoteMemoryLocator& remote,
+                                                          Synchronizer& done) {
   if (queue_->options_.user_memory == nullptr) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
                       "the queue to " + queue_pair_->peer() + " transfers registered memory only",
@@ -90,7 +93,12 @@ absl::Status Transmitter::transfer_user(Opcode opcode, std::byte* address, size_
   }
   const auto step = queue_->options_.user_memory->piece_bytes(bytes);
   if (!step.ok()) return step.status();
-  if (sends || *step == bytes) return transfer_lent(opcode, address, bytes, 0, remote, done);
+  const void* const frame = __builtin_frame_address(0);
+  if (sends || *step == bytes) {
+    absl::Status posted = transfer_lent(opcode, address, bytes, 0, remote, done, frame);
+    asm volatile("");  // so the call is no tail call, before which the frame would end
+    return posted;
+  }
   // Two pieces at a time: the one in transfer, and the next one, which is registered meanwhile.
   std::array<Synchronizer, 2> ends{Synchronizer(0), Synchronizer(0)};
   absl::Status result;
@@ -104,7 +112,7 @@ absl::Status Transmitter::transfer_user(Opcode opcode, std::byte* address, size_
     if (!result.ok()) break;
     if (!last) end.reset(1);
     result = transfer_lent(opcode, address + offset, part, piece, remote.slice(offset, part),
-                           last ? done : end);
+                           last ? done : end, frame);
     if (!result.ok() && !last) end.reset(0);
   }
   // If the last piece was posted, `done` gets the error of a piece before it, too: the operations

@@ -17,9 +17,10 @@ namespace cariama {
 
 namespace internal {
 
-absl::StatusOr<std::unique_ptr<LentBuffer>> LentBuffer::make(Fabric& fabric, Rank rank,
-                                                             std::span<const std::byte> buffer,
-                                                             size_t piece) {
+// Not inlined: the frame of this function is that of the caller's call.
+[[gnu::noinline]] absl::StatusOr<std::unique_ptr<LentBuffer>> LentBuffer::make(
+    Fabric& fabric, Rank rank, std::span<const std::byte> buffer, size_t piece, const void* frame) {
+  if (frame == nullptr) frame = __builtin_frame_address(0);
   if (rank >= fabric.size()) return no_such_rank(rank, fabric.size());
   std::unique_ptr<LentBuffer> made(new LentBuffer());
   // Transfers within this process use the buffer in place.
@@ -27,14 +28,16 @@ absl::StatusOr<std::unique_ptr<LentBuffer>> LentBuffer::make(Fabric& fabric, Ran
     made->in_place_ = {const_cast<std::byte*>(buffer.data()), buffer.size(), nullptr};
     return made;
   }
-  auto lent = memory_of(fabric).user_memory(fabric.domain(rank))->lend_source(buffer, piece);
+  auto lent = memory_of(fabric).user_memory(fabric.domain(rank))->lend_source(buffer, piece, frame);
   if (!lent.ok()) return lent.status();
   made->lent_ = *std::move(lent);
   return made;
 }
 
-absl::Status write_user_buffer(Fabric& fabric, Rank rank, std::span<const std::byte> buffer,
-                               const RemoteMemoryLocator& target) {
+// Not inlined: the frame of this function is that of the caller's call.
+[[gnu::noinline]] absl::Status write_user_buffer(Fabric& fabric, Rank rank,
+                                                 std::span<const std::byte> buffer,
+                                                 const RemoteMemoryLocator& target) {
   if (rank >= fabric.size()) return no_such_rank(rank, fabric.size());
   if (absl::Status can_be = check_target(rank, target, buffer.size()); !can_be.ok()) return can_be;
   if (rank == fabric.rank()) {
@@ -67,7 +70,8 @@ absl::Status write_user_buffer(Fabric& fabric, Rank rank, std::span<const std::b
     await(next);
     if (!result.ok()) break;
     const size_t bytes = std::min(*step, buffer.size() - offset);
-    auto lent = LentBuffer::make(fabric, rank, buffer.subspan(offset, bytes), piece++);
+    auto lent = LentBuffer::make(fabric, rank, buffer.subspan(offset, bytes), piece++,
+                                 __builtin_frame_address(0));
     if (!lent.ok()) {
       result = lent.status();
       break;

@@ -180,9 +180,11 @@ absl::StatusOr<MappingMonitor::Watch> MappingMonitor::watch(uintptr_t start, uin
     slot = free_.back();
     free_.pop_back();
   } else if (slot == kMaxWatches) {
-    return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
-                      std::to_string(kMaxWatches) + " ranges are watched, the most of a process",
-                      "lower RegistrationOptions::max_regions");
+    return make_error(
+        absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
+        std::to_string(kMaxWatches) + " ranges are watched, the most of a process",
+        "lower RegistrationOptions::max_regions and max_idle_ranges, which are the most "
+        "ranges that a cache watches");
   }
   const Watch made{slot, ++last_version_};
   // Visible to the monitor's thread before the kernel can report an event on the range.

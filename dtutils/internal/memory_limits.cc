@@ -14,21 +14,24 @@ namespace {
 
 // A registration can split the mappings at both of its ends, and its notification again.
 constexpr uint64_t kSplits = 4;
+constexpr uint64_t kPage = 4 * kKiB;
 
 }  // namespace
 
+uint64_t memlock_limit() {
+  const MemoryLockLimit limit = query_memory_lock_limit();
+  return limit.may_exceed || limit.soft_bytes == kUnlimited ? UINT64_MAX : limit.soft_bytes;
+}
+
 MemoryLimits query_memory_limits() {
   MemoryLimits limits;
-  const MemoryLockLimit memlock = query_memory_lock_limit();
-  if (!memlock.may_exceed && memlock.soft_bytes != kUnlimited) limits.memlock = memlock.soft_bytes;
+  limits.memlock = memlock_limit();
   std::ifstream status("/proc/self/status");
   for (std::string word; status >> word;) {
     uint64_t kilobytes = 0;
-    // VmPin counts what verbs and io_uring pin, VmLck what mlock locks. For a user without
-    // CAP_IPC_LOCK, io_uring and mlock count against the limit separately.
-    if ((word == "VmPin:" || word == "VmLck:") && status >> kilobytes) {
-      limits.locked += kilobytes * kKiB;
-    }
+    // What verbs and io_uring pin. The kernel compares locked bytes (VmLck, of mlock) with the same
+    // limit, but does not add the two.
+    if (word == "VmPin:" && status >> kilobytes) limits.locked = kilobytes * kKiB;
   }
   std::ifstream("/proc/sys/vm/max_map_count") >> limits.max_map_count;
   std::ifstream maps("/proc/self/maps");
@@ -47,8 +50,9 @@ absl::Status explain_no_memory(const MemoryLimits& limits, uint64_t bytes) {
             " mappings, vm.max_map_count is " + std::to_string(limits.max_map_count),
         "sysctl vm.max_map_count=" + needed + ", or lower RegistrationOptions::max_regions");
   }
-  if (limits.memlock != UINT64_MAX) {
-    const uint64_t needed = limits.locked + bytes;
+  // A range that does not begin at a page takes one page more.
+  if (limits.memlock != UINT64_MAX && limits.locked + bytes + kPage > limits.memlock) {
+    const uint64_t needed = std::max(limits.locked + bytes, limits.memlock + kPage);
     return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
                       "registering " + size + ": RLIMIT_MEMLOCK is " +
                           format_bytes(limits.memlock) + ", " + format_bytes(limits.locked) +
@@ -57,9 +61,18 @@ absl::Status explain_no_memory(const MemoryLimits& limits, uint64_t bytes) {
                           std::to_string(round_up(needed, kKiB) / kKiB) +
                           "), or register less: lower RegistrationOptions::max_bytes");
   }
-  return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
-                    "registering " + size + ": the kernel has no memory for it",
-                    "free memory, or register less: lower RegistrationOptions::max_bytes");
+  return make_error(
+      absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
+      "registering " + size + ": the kernel or the device has no memory for it; " +
+          format_bytes(limits.locked) + " are pinned" +
+          (limits.memlock == UINT64_MAX ? std::string()
+                                        : ", RLIMIT_MEMLOCK is " + format_bytes(limits.memlock)),
+      "free memory, or register less: lower RegistrationOptions::max_bytes, or "
+      "max_regions if the device has no more regions" +
+          std::string(limits.memlock == UINT64_MAX
+                          ? ""
+                          : "; io_uring counts all processes of a user against "
+                            "RLIMIT_MEMLOCK"));
 }
 
 absl::Status explain_full_budget(const BudgetState& budget, uint64_t bytes) {
@@ -78,6 +91,14 @@ absl::Status explain_full_budget(const BudgetState& budget, uint64_t bytes) {
                         format_bytes(budget.registered_bytes) +
                         (budget.evicts ? " are in use" : " stay registered"),
                     remedy);
+}
+
+absl::Status explain_full_regions(size_t regions, bool evicts) {
+  return make_error(
+      absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
+      "all " + std::to_string(regions) +
+          (evicts ? " regions are in use" : " regions stay registered"),
+      "raise RegistrationOptions::max_regions to at least " + std::to_string(regions + 1));
 }
 
 }  // namespace cariama::internal

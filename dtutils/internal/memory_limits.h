@@ -1,8 +1,10 @@
-// Explains a failed registration by the limit that it met: that of the kernel, RLIMIT_MEMLOCK or
-// vm.max_map_count, which the kernel both reports as ENOMEM; or the budget of a registration cache.
+// Explains a failed registration by the limit that it met: RLIMIT_MEMLOCK, vm.max_map_count, the
+// number of regions of a device, which are all reported as ENOMEM, or the budget of a registration
+// cache.
 #ifndef CARIAMA_DTUTILS_INTERNAL_MEMORY_LIMITS_H_
 #define CARIAMA_DTUTILS_INTERNAL_MEMORY_LIMITS_H_
 
+#include <cstddef>
 #include <cstdint>
 
 #include "absl/status/status.h"
@@ -12,16 +14,19 @@ namespace cariama::internal {
 // The limits that a registration can meet, and their use.
 struct MemoryLimits {
   uint64_t memlock = UINT64_MAX;  // RLIMIT_MEMLOCK in bytes, if the process may not exceed it
-  uint64_t locked = 0;            // bytes that count against it
+  uint64_t locked = 0;            // bytes that the process has pinned
   uint64_t max_map_count = UINT64_MAX;
   uint64_t mappings = 0;  // of this process
 };
+
+// Returns RLIMIT_MEMLOCK in bytes, or UINT64_MAX if there is none or the process may exceed it.
+[[nodiscard]] uint64_t memlock_limit();
 
 // Returns the current limits. Reads files in /proc: for errors only.
 [[nodiscard]] MemoryLimits query_memory_limits();
 
 // Returns the error for a registration of `bytes` that failed with ENOMEM. The text names the limit
-// and the value that it needs, if one of them explains the failure.
+// that is met and the value that it needs; RLIMIT_MEMLOCK only if the registration exceeds it.
 [[nodiscard]] absl::Status explain_no_memory(const MemoryLimits& limits, uint64_t bytes);
 
 // The budget of bytes of a registration cache, and its use.
@@ -35,6 +40,9 @@ struct BudgetState {
 // Returns the error for a registration of `bytes` that the budget does not permit. The text names
 // the option, and RLIMIT_MEMLOCK if the budget follows it, with the values needed.
 [[nodiscard]] absl::Status explain_full_budget(const BudgetState& budget, uint64_t bytes);
+// Returns the error for a registration that the budget of `regions` regions does not permit.
+// `evicts`: see BudgetState.
+[[nodiscard]] absl::Status explain_full_regions(size_t regions, bool evicts);
 
 }  // namespace cariama::internal
 

@@ -18,17 +18,21 @@ ChunkedRegistration::ChunkedRegistration(RegistrationCache& cache, const void* a
       stack_(context.stack == nullptr ? std::optional<CallStack>{} : *context.stack),
       next_use_(context.next_use) {}
 
-absl::StatusOr<ChunkedRegistration::Piece> ChunkedRegistration::next() {
+// Not inlined: the frame of this function is that of the program's call.
+[[gnu::noinline]] absl::StatusOr<ChunkedRegistration::Piece> ChunkedRegistration::next() {
   const size_t bytes = std::min(static_cast<size_t>(end_ - position_), piece_bytes_);
-  // The older use ends first, so that never more than two pieces are registered.
-  held_[0].release();
-  held_[0] = std::move(held_[1]);
-  const bool transient = begun_++ >= held_.size() && cache_.policy().records_uses();
+  // The older use ends first, so that never more than two pieces are in use.
+  uses_[0].release();
+  uses_[0] = std::move(uses_[1]);
+  const bool transient = begun_++ >= uses_.size() && cache_.policy().records_uses();
   auto acquired = cache_.acquire(position_, bytes,
-                                 {stack_.has_value() ? &*stack_ : nullptr, next_use_, transient});
+                                 {.stack = stack_.has_value() ? &*stack_ : nullptr,
+                                  .next_use = next_use_,
+                                  .transient = transient,
+                                  .frame = __builtin_frame_address(0)});
   if (!acquired.ok()) return acquired.status();
-  held_[1] = *std::move(acquired);
-  const Piece piece{&held_[1].region(), position_, bytes, held_[1].was_hit()};
+  uses_[1] = *std::move(acquired);
+  const Piece piece{&uses_[1].region(), position_, bytes, uses_[1].was_hit()};
   position_ += bytes;
   return piece;
 }

@@ -1,5 +1,7 @@
 #include "dtutils/registration/policy.h"
 
+#include <dlfcn.h>
+#include <link.h>
 #include <pthread.h>
 
 #include <string>
@@ -63,24 +65,88 @@ StackBounds find_stack() {
   return bounds;
 }
 
+// Returns true if the address is in an executable segment of the program or of a library.
+bool in_executable_segment(uintptr_t address) {
+  struct Search {
+    uintptr_t address;
+    bool found = false;
+  } search{address};
+  const auto visit = [](dl_phdr_info* object, size_t /*size*/, void* data) {
+    auto& wanted = *static_cast<Search*>(data);
+    for (size_t i = 0; i < object->dlpi_phnum && !wanted.found; ++i) {
+      const auto& segment = object->dlpi_phdr[i];
+      wanted.found = segment.p_type == PT_LOAD && (segment.p_flags & PF_X) != 0 &&
+                     wanted.address - (object->dlpi_addr + segment.p_vaddr) < segment.p_memsz;
+    }
+    return wanted.found ? 1 : 0;
+  };
+  dl_iterate_phdr(visit, &search);
+  return search.found;
+}
+
+// What a thread knows about its stack, and about the words that it has found there.
+class StackOfThread {
+ public:
+  [[nodiscard]] bool contains(uintptr_t frame) const {
+    return frame % sizeof(uintptr_t) == 0 && frame >= bounds_.low &&
+           frame + 2 * sizeof(uintptr_t) <= bounds_.high;
+  }
+  // Returns true if the word is an address of code.
+  [[nodiscard]] bool is_code(uintptr_t word) {
+    const uintptr_t checked = checked_[word / 4 % checked_.size()];
+    if (checked == word) [[likely]]
+      return word != 0;
+    return checked != ~word && check(word);
+  }
+
+ private:
+  [[gnu::noinline, gnu::cold]] bool check(uintptr_t word) {
+#if defined(DLFO_STRUCT_HAS_EH_DBASE)
+    // Without a lock. Most words that are not code are in no object: addresses of the heap and of
+    // the stack, and numbers. They may differ at each use, so that no table would contain them.
+    dl_find_object object{};
+    if (_dl_find_object(reinterpret_cast<void*>(word), &object) != 0) return false;
+#endif
+    const bool code = in_executable_segment(word);
+    checked_[word / 4 % checked_.size()] = code ? word : ~word;
+    return code;
+  }
+
+  const StackBounds bounds_ = find_stack();
+  // Words by their value: as they are if they are code, inverted if they are data of an object.
+  std::array<uintptr_t, 128> checked_{};
+};
+
+// Returns a return address without the signature that AArch64 may add to it (pointer
+// authentication).
+constexpr uintptr_t unsigned_address(uintptr_t word) {
+#if defined(__aarch64__)
+  return word & ((uintptr_t{1} << 48) - 1);
+#else
+  return word;
+#endif
+}
+
 }  // namespace
 
 // The frames may be those of any compiler's code, and their words anything: AddressSanitizer would
 // report words of redzones.
 __attribute__((no_sanitize("address", "thread"))) void capture_call_stack(CallStack& stack,
                                                                           const void* innermost) {
-  static thread_local const StackBounds bounds = find_stack();
-  auto frame = reinterpret_cast<uintptr_t>(innermost);
+  static thread_local StackOfThread of_thread;
+  StackOfThread& own = of_thread;  // one look-up of the thread's memory
+  // x86-64 and AArch64: a frame is the caller's frame pointer, then the return address.
+  const auto* words = static_cast<const uintptr_t*>(innermost);
   size_t depth = 0;
-  // A program that runs its threads on stacks of its own (fibers) is outside of the bounds.
-  while (depth < stack.size() && frame % sizeof(uintptr_t) == 0 && frame >= bounds.low &&
-         frame + 2 * sizeof(uintptr_t) <= bounds.high) {
-    // x86-64 and AArch64: the caller's frame pointer, then the return address.
-    const auto* const words = reinterpret_cast<const uintptr_t*>(frame);
-    if (words[1] == 0) break;
-    stack[depth++] = words[1];
-    if (words[0] <= frame) break;  // frames of callers lie above
-    frame = words[0];
+  stack[depth++] = unsigned_address(words[1]);
+  while (depth < stack.size()) {
+    const uintptr_t frame = words[0];
+    // Frames of callers lie above. The innermost frame may be on another stack.
+    if (frame <= reinterpret_cast<uintptr_t>(words) || !own.contains(frame)) break;
+    words = reinterpret_cast<const uintptr_t*>(frame);
+    const uintptr_t address = unsigned_address(words[1]);
+    if (!own.is_code(address)) break;
+    stack[depth++] = address;
   }
   while (depth < stack.size()) stack[depth++] = 0;
 }

@@ -13,7 +13,6 @@
 #include "dtutils/internal/memory_limits.h"
 #include "dtutils/internal/registration_trace.h"
 #include "dtutils/registration/use_queue.h"
-#include "dtutils/system_info.h"
 
 namespace cariama {
 namespace {
@@ -39,21 +38,13 @@ uintptr_t page_bytes() {
   return bytes;
 }
 
-// Returns RLIMIT_MEMLOCK in bytes if it limits the memory of the pinner.
-std::optional<uint64_t> memlock_limit(const Pinner& pinner) {
-  if (!pinner.counts_against_memlock()) return std::nullopt;
-  const MemoryLockLimit limit = query_memory_lock_limit();
-  if (limit.soft_bytes == kUnlimited || limit.may_exceed) return std::nullopt;
-  return limit.soft_bytes;
-}
-
 }  // namespace
 
 int64_t registration_clock() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
 
 struct RegistrationCache::Entry {
   std::atomic<uint64_t> word{0};
-  // Constant for one version. Atomic because hold() may read them while the entry is reused.
+  // Constant for one version. Atomic: try_begin_use() may read them while the entry is reused.
   std::atomic<uintptr_t> start{0};
   std::atomic<uintptr_t> end{0};
   std::atomic<uint64_t> hits{0};
@@ -100,10 +91,11 @@ absl::StatusOr<std::unique_ptr<RegistrationCache>> RegistrationCache::create(
   }
   bool follows_memlock = false;
   if (options.max_bytes == 0) {
-    const std::optional<uint64_t> memlock = memlock_limit(*pinner);
-    follows_memlock = memlock.has_value();
-    options.max_bytes = memlock.has_value()
-                            ? *memlock / 10 * 8
+    const uint64_t memlock =
+        pinner->counts_against_memlock() ? internal::memlock_limit() : UINT64_MAX;
+    follows_memlock = memlock != UINT64_MAX;
+    options.max_bytes = follows_memlock
+                            ? memlock / 10 * 8
                             : static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * page_bytes() / 4;
   }
   if (options.policy == nullptr) options.policy = make_registration_policy("lru").value();
@@ -146,13 +138,12 @@ RegistrationCache::RegistrationCache(std::shared_ptr<Pinner> pinner, Registratio
 RegistrationCache::~RegistrationCache() {
   if (fork_page_ == nullptr) return;
   if (!internal::in_registering_process(fork_page_)) {
-    // The registrations belong to the parent, whose kernel objects this process shares. The thread
-    // of the policy does not exist in this process.
+    // The parent owns the registrations. The policy's thread does not exist in this process.
     const auto leak = [](auto owner) {
-      using Owner = decltype(owner);
-      static_cast<void>(std::make_unique<Owner>(std::move(owner)).release());
+      static_cast<void>(std::make_unique<decltype(owner)>(std::move(owner)).release());
     };
-    for (const auto& entry : entries_) leak(std::move(entry->region));
+    leak(std::pair(std::move(entries_), std::move(index_)));  // a thread may change them at fork
+    leak(std::move(changed_));
     leak(std::move(options_.policy));
     return;
   }
@@ -174,7 +165,7 @@ std::atomic<RegistrationCache::Entry*>& RegistrationCache::hint(uintptr_t start)
   return hints_[(start / 4096 * 0x9e3779b97f4a7c15) >> 55];
 }
 
-bool RegistrationCache::hold(Entry& entry, uintptr_t start, uintptr_t end) {
+bool RegistrationCache::try_begin_use(Entry& entry, uintptr_t start, uintptr_t end) {
   // Acquire: pairs with the release in pin(), which published entry.region.
   uint64_t word = entry.word.load(std::memory_order_acquire);
   while ((word & (kRegistered | kBusy | kInvalidated)) == kRegistered) {
@@ -198,7 +189,6 @@ RegistrationUse RegistrationCache::begin(Entry& entry, bool hit, int64_t time,
   made.entry_ = &entry;
   made.region_ = entry.region.get();
   made.hit_ = hit;
-  made.transient_ = context.transient;
   made.use_.region = {entry.version() << 32 | entry.index};
   made.use_.address = entry.start.load(std::memory_order_relaxed);
   made.use_.bytes = entry.bytes();
@@ -209,7 +199,7 @@ RegistrationUse RegistrationCache::begin(Entry& entry, bool hit, int64_t time,
     if (context.stack != nullptr) {
       made.use_.stack = *context.stack;
     } else {
-      capture_call_stack(made.use_.stack, frame);
+      capture_call_stack(made.use_.stack, context.frame != nullptr ? context.frame : frame);
     }
   }
   entry.last_use.store(time, std::memory_order_relaxed);
@@ -222,8 +212,9 @@ void RegistrationCache::record(RegistrationUse& made, const void* address, size_
   if (trace_ != nullptr) made.trace_ticket_ = trace_->begin(address, bytes, made.use_.stack);
 }
 
-absl::StatusOr<RegistrationUse> RegistrationCache::acquire(const void* address, size_t bytes,
-                                                           const UseContext& context) {
+// Not inlined: the frame of this function is that of the caller's call.
+[[gnu::noinline]] absl::StatusOr<RegistrationUse> RegistrationCache::acquire(
+    const void* address, size_t bytes, const UseContext& context) {
   if (!internal::in_registering_process(fork_page_)) [[unlikely]] {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
                       "a registration cache of the parent process is used after fork",
@@ -237,7 +228,8 @@ absl::StatusOr<RegistrationUse> RegistrationCache::acquire(const void* address, 
   const int64_t time = options_.clock();
   const auto from = reinterpret_cast<uintptr_t>(address);
   Entry* const near = hint(from).load(std::memory_order_acquire);
-  if (near != nullptr && from + bytes > from && hold(*near, from, from + bytes)) [[likely]] {
+  if (near != nullptr && from + bytes > from && try_begin_use(*near, from, from + bytes))
+      [[likely]] {
     RegistrationUse made = begin(*near, true, time, context, __builtin_frame_address(0));
     if (trace_ != nullptr) [[unlikely]]
       record(made, address, bytes);
@@ -278,7 +270,7 @@ absl::StatusOr<RegistrationUse> RegistrationCache::find_or_register(const void* 
   while (true) {
     if (monitor_ != nullptr) sweep(lock);
     if (Entry* const entry = find(start, end, false);
-        entry != nullptr && hold(*entry, start, end)) {
+        entry != nullptr && try_begin_use(*entry, start, end)) {
       hint(from).store(entry, std::memory_order_release);
       if (waited) ++statistics_.misses;
       RegistrationUse made = begin(*entry, !waited, time, context, frame);
@@ -288,7 +280,7 @@ absl::StatusOr<RegistrationUse> RegistrationCache::find_or_register(const void* 
     Entry* entry = find(start, end, true);
     if (entry != nullptr && (entry->word.load(std::memory_order_acquire) & kBusy) != 0) {
       waited = true;
-      changed_.wait(lock);
+      changed_->wait(lock);
       continue;
     }
     if (entry != nullptr && entry->is_registered()) continue;
@@ -304,6 +296,7 @@ absl::StatusOr<RegistrationUse> RegistrationCache::find_or_register(const void* 
     ++statistics_.misses;
     hint(from).store(entry, std::memory_order_release);
     RegistrationUse made = begin(*entry, false, time, context, frame);
+    made.transient_ = context.transient;
     record(made, address, bytes);
     return made;
   }
@@ -409,6 +402,10 @@ RegistrationCache::Entry* RegistrationCache::add(uintptr_t start, uintptr_t end,
   entry->watch = {};
   if (monitor_ != nullptr) {
     auto watch = monitor_->watch(start, end);
+    // All watches of the process are in use, or its mappings are too many.
+    if (absl::IsResourceExhausted(watch.status()) && forget_idle_range()) {
+      watch = monitor_->watch(start, end);
+    }
     if (watch.ok()) {
       entry->watch = *watch;
     } else {
@@ -463,8 +460,8 @@ absl::Status RegistrationCache::pin(Lock& lock, Entry& entry, uint32_t uses) {
   if (status.ok()) {
     ++statistics_.registrations;
     const uint64_t word = entry.word.load(std::memory_order_relaxed);
-    // Release: pairs with the acquire in hold(). No other thread changes a busy entry's word
-    // without the lock.
+    // Release: pairs with the acquire in try_begin_use(). No other thread changes a busy entry's
+    // word without the lock.
     entry.word.store(((word & ~kBusy) | kRegistered) + uses, std::memory_order_release);
     if (uses == 0) {
       // Memory that is registered ahead is used next: it must not be the first one that is evicted.
@@ -481,7 +478,7 @@ absl::Status RegistrationCache::pin(Lock& lock, Entry& entry, uint32_t uses) {
     if (entry.known && !later) detach(entry);
     if (!entry.known) finish_detached(lock, entry, version);
   }
-  changed_.notify_all();
+  changed_->notify_all();
   return status;
 }
 
@@ -489,7 +486,7 @@ absl::Status RegistrationCache::pin(Lock& lock, Entry& entry, uint32_t uses) {
 // ahead: its registration can be evicted. Returns false if there is no such thread.
 bool RegistrationCache::await_room(Lock& lock, uint32_t uses) {
   if (unpinning_ == 0 && (uses == 0 || pinning_ahead_ == 0)) return false;
-  changed_.wait(lock);
+  changed_->wait(lock);
   return true;
 }
 
@@ -504,10 +501,7 @@ absl::Status RegistrationCache::reserve(Lock& lock, uint64_t bytes, uint32_t use
                                             follows_memlock_, options_.policy->evicts()},
                                            bytes);
     }
-    return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
-                      "all " + std::to_string(options_.max_regions) + " regions are in use",
-                      "raise RegistrationOptions::max_regions to at least " +
-                          std::to_string(statistics_.registered_regions + 1));
+    return internal::explain_full_regions(options_.max_regions, options_.policy->evicts());
   }
   return absl::OkStatus();
 }
@@ -535,13 +529,20 @@ bool RegistrationCache::evict_one(Lock& lock) {
   return true;  // if another thread has begun to use it, the caller looks again
 }
 
-// Forgets the range that was used least recently, if too many are known that are not registered.
+// Forgets a range that is not registered, if too many are known.
 void RegistrationCache::trim_known() {
   if (index_.size() < options_.max_idle_ranges + statistics_.registered_regions) return;
+  static_cast<void>(forget_idle_range());
+}
+
+// Forgets the range that was used least recently, of those that are not registered. Returns false
+// if there is none.
+bool RegistrationCache::forget_idle_range() {
   Entry* const oldest = least_recently_used(kRegistered | kBusy, 0);
-  if (oldest == nullptr) return;
+  if (oldest == nullptr) return false;
   detach(*oldest);
   recycle(*oldest);
+  return true;
 }
 
 // Deregisters an idle entry of that version. Releases the lock during the system call. Returns
@@ -566,7 +567,7 @@ bool RegistrationCache::unpin(Lock& lock, Entry& entry, uint64_t version) {
   ++statistics_.deregistrations;
   word = entry.word.fetch_and(~kBusy, std::memory_order_acq_rel);
   if (!entry.known) recycle(entry);
-  changed_.notify_all();
+  changed_->notify_all();
   return true;
 }
 
@@ -681,12 +682,11 @@ size_t RegistrationCache::overlapping(const void* address, size_t bytes) const {
 
 uint64_t RegistrationCache::deregister_all_idle() {
   Lock lock(mutex_);
-  const uint64_t before = statistics_.deregistrations;
-  uint64_t bytes = statistics_.registered_bytes;
-  while (evict_one(lock)) {
+  uint64_t bytes = 0;
+  while (Entry* const idle = least_recently_used(kRegistered | kUses, kRegistered)) {
+    const uint64_t own = idle->bytes();
+    if (unpin(lock, *idle, idle->version())) bytes += own;
   }
-  statistics_.evictions -= std::min(statistics_.evictions, statistics_.deregistrations - before);
-  bytes -= std::min(bytes, statistics_.registered_bytes);
   return bytes;
 }
 

@@ -11,7 +11,10 @@
 // a known range that contains the range and is at most 8 times as long, else the whole pages of the
 // range. A new range replaces each idle range that it contains, unless the new range is more than 8
 // times as long. So messages of several lengths from one buffer share one registration. Memory
-// stays registered while a RegistrationUse of it is valid.
+// stays registered while a RegistrationUse of it is valid. A range is known from its first
+// acquire() until its memory changes, forget(), a longer range replaces it, or more than
+// max_idle_ranges idle ranges are known. If all watches of the process are in use, each new range
+// replaces the idle range that was used least recently.
 //
 // The budgets are hard. When they are full, idle registrations are ended, least recently used
 // first, unless the policy is leave-pinned; if that does not suffice, acquire() fails.
@@ -129,9 +132,13 @@ struct UseContext {
   // nullptr: acquire() walks over the stack of the calling thread.
   const CallStack* stack = nullptr;
   int64_t next_use = INT64_MAX;  // RegionUse::next_use
-  // If true, the registration ends with this use, unless another use is in progress, and the policy
-  // does not learn from the use.
+  // If true, a registration that this use makes ends with the use, unless another use is in
+  // progress, and the policy does not learn from the use. A use that finds its memory registered is
+  // an ordinary one.
   bool transient = false;
+  // Without `stack`: where the walk begins. __builtin_frame_address(0) of the function that the
+  // program has called, so that call sites within the library do not count. nullptr: acquire().
+  const void* frame = nullptr;
 };
 
 // A use of registered memory, from acquire() until destruction. Movable. Thread-compatible; any
@@ -157,7 +164,7 @@ class CARIAMA_DTUTILS_EXPORT RegistrationUse {
   void* entry_ = nullptr;
   const MemoryRegion* region_ = nullptr;
   bool hit_ = false;
-  bool transient_ = false;
+  bool transient_ = false;     // made the registration, and ends it
   uint64_t trace_ticket_ = 0;  // of internal::RegistrationTrace; 0: not traced
   RegionUse use_;
 };
@@ -167,7 +174,8 @@ class CARIAMA_DTUTILS_EXPORT RegistrationUse {
 class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
  public:
   // Errors: INVALID_ARGUMENT (no pinner; a policy that another cache uses), RESOURCE_EXHAUSTED (no
-  // thread for the policy or for invalidation).
+  // page for fork detection). Without a thread for the policy or for invalidation the cache works
+  // in a degraded mode, which a diagnostic reports.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<RegistrationCache>> create(
       std::shared_ptr<Pinner> pinner, RegistrationOptions options = {});
   // Deregisters everything. Requires: no RegistrationUse of this cache is valid.
@@ -192,7 +200,8 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   // Returns the number of registrations, in use or not, that overlap the range.
   [[nodiscard]] size_t overlapping(const void* address, size_t bytes) const;
 
-  // Deregisters all memory that is not in use. Returns the number of bytes.
+  // Deregisters all memory that is not in use. Returns the number of bytes that this call has
+  // deregistered.
   uint64_t deregister_all_idle();
 
   [[nodiscard]] RegistrationStatistics statistics() const;
@@ -216,9 +225,10 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   [[nodiscard]] int64_t now() const override { return options_.clock(); }
   [[nodiscard]] HelperPlace place() const override { return options_.place; }
 
-  [[nodiscard]] static bool hold(Entry& entry, uintptr_t start, uintptr_t end);
+  [[nodiscard]] static bool try_begin_use(Entry& entry, uintptr_t start, uintptr_t end);
   [[nodiscard]] std::atomic<Entry*>& hint(uintptr_t start) const;
-  // `frame` is that of acquire(): the call stack must not depend on whether the use is a hit.
+  // `frame`: that of acquire(), unless the context has another. The call stack must not depend on
+  // whether the use is a hit.
   [[nodiscard]] RegistrationUse begin(Entry& entry, bool hit, int64_t time,
                                       const UseContext& context, const void* frame);
   [[nodiscard]] absl::StatusOr<RegistrationUse> find_or_register(const void* address, size_t bytes,
@@ -241,6 +251,7 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   [[nodiscard]] Entry* least_recently_used(uint64_t mask, uint64_t bits) const;
   [[nodiscard]] bool evict_one(Lock& lock);
   void trim_known();
+  bool forget_idle_range();
   [[nodiscard]] bool unpin(Lock& lock, Entry& entry, uint64_t version);
   void detach(Entry& entry);
   void finish_detached(Lock& lock, Entry& entry, uint64_t version);
@@ -258,11 +269,13 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   bool follows_memlock_ = false;  // max_bytes is the default, a part of RLIMIT_MEMLOCK
   std::atomic<uint64_t> seen_sequence_{0};
   // Entries by the hash of an address, which acquire() reads without a lock. A slot may name an
-  // entry of another range; hold() checks this.
+  // entry of another range; try_begin_use() checks this.
   mutable std::array<std::atomic<Entry*>, 512> hints_{};
 
   mutable std::mutex mutex_;
-  std::condition_variable changed_;  // an entry is no longer busy
+  // Notified when an entry is no longer busy. A forked child leaks it: its destructor waits for the
+  // threads that wait for it, which the child does not have.
+  std::unique_ptr<std::condition_variable> changed_ = std::make_unique<std::condition_variable>();
   std::deque<std::unique_ptr<Entry>>
       entries_;  // never freed while the cache lives: hints point there
   std::vector<Entry*> unused_;
@@ -275,10 +288,11 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   std::atomic<uint64_t> registered_{0};  // statistics_.registered_bytes
 };
 
-// Registers a long message in pieces, at most two at a time: the piece in transfer and the next
-// one. So with pieces of 1 MiB at most 2 MiB and 8 KiB are registered: a piece that does not begin
-// at a page takes one page more. A helper registers only the first two pieces ahead; the others are
-// registered during the transfer of the piece before.
+// Registers a long message in pieces. At most two pieces are in use: the piece in transfer and the
+// next one; a piece that does not begin at a page takes one page more. With `pipeline` no other
+// piece is registered. With a helper the first two pieces may still be registered too, so at most
+// four; the helper registers only these two ahead, the others are registered during the transfer of
+// the piece before. The other policies leave all pieces registered.
 //
 //   ChunkedRegistration pieces(cache, data, bytes, size_t{1} << 20);
 //   while (!pieces.done()) {
@@ -296,7 +310,8 @@ class CARIAMA_DTUTILS_EXPORT ChunkedRegistration {
     size_t bytes;
     bool was_hit;
   };
-  // `piece_bytes`: 0 is the whole message. Ignores context.transient. Copies context.stack.
+  // `piece_bytes`: 0 is the whole message. Ignores context.transient and context.frame. Copies
+  // context.stack. Without a stack, that of a piece begins with the call of next().
   ChunkedRegistration(RegistrationCache& cache, const void* address, size_t bytes,
                       size_t piece_bytes, const UseContext& context = {});
   [[nodiscard]] bool done() const { return position_ == end_; }
@@ -311,7 +326,7 @@ class CARIAMA_DTUTILS_EXPORT ChunkedRegistration {
   const std::optional<CallStack> stack_;
   const int64_t next_use_;
   size_t begun_ = 0;                     // pieces
-  std::array<RegistrationUse, 2> held_;  // the older first
+  std::array<RegistrationUse, 2> uses_;  // the older first
 };
 
 }  // namespace cariama

@@ -9,6 +9,34 @@
 #include "dtutils/registration/pinner.h"
 
 namespace cariama {
+namespace {
+
+// Registers with a domain, and pins through another pinner for the same time.
+class PinnerOfBoth final : public Pinner {
+ public:
+  PinnerOfBoth(std::shared_ptr<Pinner> domain, std::shared_ptr<Pinner> also)
+      : domain_(std::move(domain)), also_(std::move(also)) {}
+
+  [[nodiscard]] absl::StatusOr<std::shared_ptr<MemoryRegion>> pin(std::byte* address,
+                                                                  size_t bytes) override {
+    auto pinned = also_->pin(address, bytes);
+    if (!pinned.ok()) return pinned;
+    auto region = domain_->pin(address, bytes);
+    if (!region.ok()) return region;
+    using Regions = std::pair<std::shared_ptr<MemoryRegion>, std::shared_ptr<MemoryRegion>>;
+    const auto both = std::make_shared<Regions>(*std::move(pinned), *std::move(region));
+    return std::shared_ptr<MemoryRegion>(both, both->second.get());
+  }
+  [[nodiscard]] bool counts_against_memlock() const override {
+    return domain_->counts_against_memlock() || also_->counts_against_memlock();
+  }
+
+ private:
+  const std::shared_ptr<Pinner> domain_;
+  const std::shared_ptr<Pinner> also_;
+};
+
+}  // namespace
 
 LentMemory::~LentMemory() {
   // This is the allocator's free(); the analyzer mistakes it for that of C.
@@ -31,8 +59,11 @@ absl::StatusOr<RegistrationCache*> UserMemory::cache() {
   const std::lock_guard lock(mutex_);
   if (cache_ == nullptr) {
     // No right for peers to write: a peer names this memory only to READ it.
-    auto pinner = std::make_shared<DomainPinner>(domain_, Access::kLocalWrite | Access::kRemoteRead,
-                                                 Access::kRemoteRead);
+    std::shared_ptr<Pinner> pinner = std::make_shared<DomainPinner>(
+        domain_, Access::kLocalWrite | Access::kRemoteRead, Access::kRemoteRead);
+    if (options_.pinner != nullptr) {
+      pinner = std::make_shared<PinnerOfBoth>(std::move(pinner), options_.pinner);
+    }
     auto cache = RegistrationCache::create(
         std::move(pinner), options_.registration ? options_.registration() : RegistrationOptions{});
     if (!cache.ok()) return cache.status();
@@ -50,23 +81,29 @@ absl::StatusOr<size_t> UserMemory::piece_bytes(size_t bytes) {
   return piece == 0 ? bytes : std::min(piece, bytes);
 }
 
-absl::StatusOr<std::unique_ptr<LentMemory>> UserMemory::lend_source(
-    std::span<const std::byte> source, size_t piece) {
+// Not inlined: the frame of this function is that of the caller's call.
+[[gnu::noinline]] absl::StatusOr<std::unique_ptr<LentMemory>> UserMemory::lend_source(
+    std::span<const std::byte> source, size_t piece, const void* frame) {
+  if (frame == nullptr) frame = __builtin_frame_address(0);
   // The device only reads the memory. The transport contract has no const memory, hence the cast.
-  auto lent = lend(const_cast<std::byte*>(source.data()), source.size(), piece, false);
+  auto lent = lend(const_cast<std::byte*>(source.data()), source.size(), piece, frame, false);
   if (lent.ok() && (*lent)->bounced() && !source.empty()) {
     std::memcpy((*lent)->memory_.get_buffer(), source.data(), source.size());
   }
   return lent;
 }
 
-absl::StatusOr<std::unique_ptr<LentMemory>> UserMemory::lend_target(std::span<std::byte> target,
-                                                                    size_t piece) {
-  return lend(target.data(), target.size(), piece, true);
+[[gnu::noinline]] absl::StatusOr<std::unique_ptr<LentMemory>> UserMemory::lend_target(
+    std::span<std::byte> target, size_t piece, const void* frame) {
+  if (frame == nullptr) frame = __builtin_frame_address(0);
+  auto lent = lend(target.data(), target.size(), piece, frame, true);
+  asm volatile("");  // so the call is no tail call, before which the frame would end
+  return lent;
 }
 
 absl::StatusOr<std::unique_ptr<LentMemory>> UserMemory::lend(std::byte* address, size_t bytes,
-                                                             size_t piece, bool writes) {
+                                                             size_t piece, const void* frame,
+                                                             bool writes) {
   std::unique_ptr<LentMemory> lent(new LentMemory(bounce_));
   if (bytes <= options_.bounce_bytes) {
     auto copy = bounce_.allocate(bytes);
@@ -78,7 +115,8 @@ absl::StatusOr<std::unique_ptr<LentMemory>> UserMemory::lend(std::byte* address,
   auto made = cache();
   if (!made.ok()) return made.status();
   // A helper registers the first two pieces ahead; the others are used once.
-  const UseContext context{.transient = piece >= 2 && (*made)->policy().records_uses()};
+  const UseContext context{.transient = piece >= 2 && (*made)->policy().records_uses(),
+                           .frame = frame};
   for (bool again = false;; again = true) {
     auto acquired = (*made)->acquire(address, bytes, context);
     if (!acquired.ok()) return acquired.status();

@@ -29,6 +29,7 @@
 #include "dtutils/device.h"
 #include "dtutils/export.h"
 #include "dtutils/memory.h"
+#include "dtutils/registration/pinner.h"
 #include "dtutils/registration/registration_cache.h"
 
 namespace cariama {
@@ -36,9 +37,12 @@ namespace cariama {
 struct UserMemoryOptions {
   // The largest memory in bytes that is bounced (the paper's threshold).
   size_t bounce_bytes = size_t{16} << 10;
-  // Returns the options of the cache. Called once, at the first use of longer memory. Empty: the
-  // defaults of RegistrationOptions.
+  // Returns the options of the cache. Called at the first use of longer memory, and again after
+  // each failed RegistrationCache::create. Empty: the defaults of RegistrationOptions.
   std::function<RegistrationOptions()> registration{};
+  // If set, pins each range in addition to its registration with the domain. With an IoUringPinner
+  // a program over shm, which pins nothing itself, pins its memory as over a device.
+  std::shared_ptr<Pinner> pinner{};
 };
 
 // A use of user memory by transfers. Ends with the destructor, which any thread may run. Must not
@@ -82,14 +86,15 @@ class CARIAMA_DTUTILS_EXPORT UserMemory {
 
   // Lends memory that the device reads. `source` may be read-only. If it is bounced, its bytes are
   // copied before the function returns. Blocks for the system call if the memory is not registered.
-  // `piece`: the number of this piece within its transfer, see piece_bytes(). Errors: those of
-  // GeneralAllocator::allocate, RegistrationCache::create and RegistrationCache::acquire.
+  // `piece`: the number of this piece within its transfer, see piece_bytes(). `frame`: see
+  // UseContext::frame; nullptr: that of this function. Errors: those of GeneralAllocator::allocate,
+  // RegistrationCache::create and RegistrationCache::acquire.
   [[nodiscard]] absl::StatusOr<std::unique_ptr<LentMemory>> lend_source(
-      std::span<const std::byte> source, size_t piece = 0);
+      std::span<const std::byte> source, size_t piece = 0, const void* frame = nullptr);
   // Lends memory that the device writes. Errors: those of lend_source(), and INVALID_ARGUMENT (the
   // memory is read-only).
-  [[nodiscard]] absl::StatusOr<std::unique_ptr<LentMemory>> lend_target(std::span<std::byte> target,
-                                                                        size_t piece = 0);
+  [[nodiscard]] absl::StatusOr<std::unique_ptr<LentMemory>> lend_target(
+      std::span<std::byte> target, size_t piece = 0, const void* frame = nullptr);
   // Returns the length of the pieces in which a transfer of `bytes` is lent, at most two pieces at
   // a time: `bytes` if the policy registers it whole, or if it is bounced. Error: that of cache().
   [[nodiscard]] absl::StatusOr<size_t> piece_bytes(size_t bytes);
@@ -100,7 +105,8 @@ class CARIAMA_DTUTILS_EXPORT UserMemory {
 
  private:
   [[nodiscard]] absl::StatusOr<std::unique_ptr<LentMemory>> lend(std::byte* address, size_t bytes,
-                                                                 size_t piece, bool writes);
+                                                                 size_t piece, const void* frame,
+                                                                 bool writes);
 
   const std::shared_ptr<ProtectionDomain> domain_;
   GeneralAllocator& bounce_;

@@ -20,6 +20,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/dtutils/contract/harness.h"
+#include "tests/dtutils/registration/pinning_domain.h"
 #include "tests/dtutils/testing/transmit_line.h"
 
 namespace cariama {
@@ -47,11 +48,13 @@ class UserMemoryContract : public testing::ContractTest {
       return cache;
     });
   }
-  TransmitLine make_line(std::function<RegistrationOptions()> registration) {
+  TransmitLine make_line(std::function<RegistrationOptions()> registration,
+                         std::shared_ptr<Pinner> pinner = nullptr) {
     allocator_ = must(RDMAAllocator::create({near_domain_}, kAnyNode, {}));
     bounce_ = must(GeneralAllocator::create(allocator_, {}));
     UserMemoryOptions options;
     options.registration = std::move(registration);
+    options.pinner = std::move(pinner);
     user_ = std::make_shared<UserMemory>(near_domain_, *bounce_, options);
     return testing::make_transmit_line(*near_domain_, *far_domain_, 64, {.user_memory = user_}, {},
                                        kFarLabel);
@@ -281,6 +284,80 @@ TEST_P(UserMemoryContract, ALoopIsLateInItsFirstTwoRoundsOnly) {
   EXPECT_EQ(late.back(), late[1]) << "of " << kRounds * buffers.size() << " writes";
   // Not because everything stayed registered.
   EXPECT_LE(statistics().peak_bytes, kBytes + 3 * 4096);
+}
+
+// Records the call stacks of uses, and leaves nothing registered.
+class RecordingPolicy final : public RegistrationPolicy {
+ public:
+  [[nodiscard]] std::string_view name() const override { return "recording"; }
+  [[nodiscard]] bool records_uses() const override { return true; }
+  [[nodiscard]] bool ended(const RegionUse& use) override {
+    stacks.push_back(use.stack);
+    return false;
+  }
+  [[nodiscard]] size_t piece_bytes(size_t /*message_bytes*/) const override { return piece; }
+
+  size_t piece = 0;
+  std::vector<CallStack> stacks;
+};
+
+// The first address distinguishes the calls of a program, also without frame pointers.
+TEST_P(UserMemoryContract, EachCallSiteHasACallStackOfItsOwn) {
+  const auto policy = std::make_shared<RecordingPolicy>();
+  TransmitLine line = make_line([policy] {
+    RegistrationOptions cache;
+    cache.policy = policy;
+    return cache;
+  });
+  Transmitter transmitter = must(Transmitter::create(*line.near));
+  constexpr size_t kBytes = 4 * kThreshold;
+  testing::Buffer there(*far_domain_, kBytes);
+  Bytes data = pattern(1, kBytes);
+  constexpr int kRounds = 3;
+  for (int round = 0; round < kRounds; ++round) {
+    testing::post_receive(line.far, 1, {there.segment()});
+    policy->piece = round == kRounds - 1 ? 2 * kThreshold : 0;
+    Synchronizer done(4);
+    must(transmitter.write(std::span<const std::byte>(data), there.locator(), done));
+    must(transmitter.write(std::span<const std::byte>(data), there.locator(), done));
+    must(transmitter.read(std::span(data), there.locator(), done));
+    must(transmitter.send(std::span<const std::byte>(data), done));
+    ASSERT_EQ(transmitter.wait(done, soon()), absl::OkStatus());
+  }
+  constexpr size_t kSites = 4;
+  // In the last round each message but that of send() is two pieces.
+  ASSERT_EQ(policy->stacks.size(), kSites * kRounds + kSites - 1);
+  std::vector<uintptr_t> sites;
+  for (size_t use = 0; use < kSites; ++use) sites.push_back(policy->stacks[use][0]);
+  for (size_t use = 0; use < kSites * 2; ++use) {
+    EXPECT_EQ(policy->stacks[use], policy->stacks[use % kSites]) << use;
+  }
+  for (size_t use = kSites * 2; use < policy->stacks.size(); ++use) {
+    EXPECT_EQ(policy->stacks[use][0], sites[(use - kSites * 2) / 2]) << use;
+  }
+  std::vector<CallStack> stacks(policy->stacks.begin(), policy->stacks.begin() + kSites);
+  std::sort(stacks.begin(), stacks.end());
+  EXPECT_EQ(std::unique(stacks.begin(), stacks.end()), stacks.end());
+  std::sort(sites.begin(), sites.end());
+  EXPECT_EQ(std::unique(sites.begin(), sites.end()), sites.end());
+  EXPECT_NE(sites.front(), 0u);
+}
+
+// A transport that pins nothing, over which a program pins its memory all the same.
+TEST_P(UserMemoryContract, AnotherPinnerPinsForTheTimeOfTheRegistration) {
+  const auto pinner = std::make_shared<testing::CountingPinner>();
+  TransmitLine line = make_line([] { return RegistrationOptions{}; }, pinner);
+  Transmitter transmitter = must(Transmitter::create(*line.near));
+  constexpr size_t kBytes = 4 * kThreshold;
+  testing::Buffer there(*far_domain_, kBytes);
+  const Bytes data = pattern(1, kBytes);
+  Synchronizer written;
+  must(transmitter.write(std::span(data), there.locator(), written));
+  ASSERT_EQ(transmitter.wait(written, soon()), absl::OkStatus());
+  EXPECT_TRUE(testing::holds(there, 0, data));
+  EXPECT_EQ(pinner->counts->pinned, 1u);
+  must(user_->cache())->forget(data.data(), data.size());
+  EXPECT_EQ(pinner->counts->unpinned, 1u);
 }
 
 // Thousands of rounds of unmapping, discarding and moving memory between transfers. Each WRITE must

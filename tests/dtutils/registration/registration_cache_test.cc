@@ -24,14 +24,19 @@
 #include <vector>
 
 #include "dtutils/diagnostics.h"
+#include "tests/dtutils/registration/cache_fixture.h"
 #include "tests/dtutils/registration/pinning_domain.h"
 
 namespace cariama {
 namespace {
 
+using ::cariama::testing::CacheFixture;
 using ::cariama::testing::CountingPinner;
+using ::cariama::testing::in_child;
 using ::cariama::testing::kTestPage;
+using ::cariama::testing::ManualPolicy;
 using ::cariama::testing::MappedPages;
+using ::cariama::testing::with_policy;
 using ::testing::HasSubstr;
 
 #if defined(__SANITIZE_THREAD__)
@@ -39,38 +44,6 @@ constexpr bool kThreadSanitizer = true;
 #else
 constexpr bool kThreadSanitizer = false;
 #endif
-
-struct CacheFixture {
-  explicit CacheFixture(RegistrationOptions options = {}) {
-    if (options.max_bytes == 0) options.max_bytes = size_t{1} << 30;
-    cache = RegistrationCache::create(pinner, std::move(options)).value();
-    counts = pinner->counts;
-  }
-  // Registers and ends the use immediately. Returns true for a hit.
-  bool touch(const void* address, size_t bytes) const {
-    auto acquired = cache->acquire(address, bytes);
-    EXPECT_TRUE(acquired.ok()) << acquired.status();
-    return acquired.ok() && acquired->was_hit();
-  }
-  std::shared_ptr<CountingPinner> pinner = std::make_shared<CountingPinner>();
-  std::shared_ptr<CountingPinner::Counts> counts;
-  std::unique_ptr<RegistrationCache> cache;
-};
-
-RegistrationOptions with_policy(std::string_view name) {
-  RegistrationOptions options;
-  options.policy = make_registration_policy(name).value();
-  return options;
-}
-
-// Runs a function in a child. Returns true if it returned true.
-template <typename Function>
-bool in_child(Function&& function) {
-  const pid_t child = fork();
-  if (child == 0) _exit(function() ? 0 : 1);
-  int status = 0;
-  return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-}
 
 TEST(RegistrationCache, FindsContainingRanges) {
   const CacheFixture it;
@@ -416,28 +389,6 @@ TEST(RegistrationCache, APolicyBelongsToOneCache) {
     EXPECT_TRUE(RegistrationCache::create(std::make_shared<CountingPinner>(), options).ok());
   }
 }
-
-// Registers regions ahead when the test says so.
-class ManualPolicy final : public RegistrationPolicy {
- public:
-  [[nodiscard]] std::string_view name() const override { return "manual"; }
-  void attach(RegionControl* control) override { this->control = control; }
-  [[nodiscard]] bool records_uses() const override { return true; }
-  [[nodiscard]] bool ended(const RegionUse& use) override {
-    last = use.region;
-    stacks.push_back(use.stack);
-    return keep;
-  }
-  void forgotten(RegionName /*region*/) override { ++forgotten_regions; }
-  [[nodiscard]] bool evicts() const override { return evicts_idle; }
-
-  bool evicts_idle = false;
-  RegionControl* control = nullptr;
-  RegionName last{};
-  std::vector<CallStack> stacks;  // of all uses
-  bool keep = false;
-  int forgotten_regions = 0;
-};
 
 // A predictor must recognise the call site of a use that was late.
 TEST(RegistrationCache, TheCallStackIsTheSameWhetherTheMemoryWasRegistered) {

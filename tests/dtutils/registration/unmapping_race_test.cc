@@ -1,0 +1,59 @@
+// The limit of invalidation (docs/registration.md, obligation 1): one thread unmaps registered
+// memory while another thread maps memory at the same addresses and acquires it.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <barrier>
+#include <cstddef>
+#include <string>
+#include <thread>
+
+#include "dtutils/registration/registration_cache.h"
+#include "tests/dtutils/registration/cache_fixture.h"
+#include "tests/dtutils/registration/pinning_domain.h"
+
+namespace cariama {
+namespace {
+
+using ::cariama::testing::CacheFixture;
+using ::cariama::testing::kTestPage;
+
+constexpr int kRounds = 2000;
+
+// Returns in how many rounds the second thread got a registration of the pages that the first
+// thread unmapped. `forgets`: the first thread calls forget() before it unmaps.
+int count_stale(bool forgets) {
+  const CacheFixture it;
+  constexpr int kProtection = PROT_READ | PROT_WRITE;
+  void* const memory = mmap(nullptr, kTestPage, kProtection, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  std::barrier both(2);
+  int stale = 0;
+  std::thread unmaps([&] {
+    for (int round = 0; round < kRounds; ++round) {
+      it.touch(memory, kTestPage);
+      both.arrive_and_wait();
+      if (forgets) it.cache->forget(memory, kTestPage);
+      munmap(memory, kTestPage);
+      both.arrive_and_wait();
+    }
+  });
+  for (int round = 0; round < kRounds; ++round) {
+    both.arrive_and_wait();
+    while (mmap(memory, kTestPage, kProtection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE,
+                -1, 0) != memory) {
+    }
+    if (it.touch(memory, kTestPage)) ++stale;
+    both.arrive_and_wait();
+  }
+  unmaps.join();
+  munmap(memory, kTestPage);
+  return stale;
+}
+
+TEST(UnmappingRace, ForgottenMemoryIsNeverStale) {
+  RecordProperty("stale_rounds_without_forget", std::to_string(count_stale(false)));
+  EXPECT_EQ(count_stale(true), 0);
+}
+
+}  // namespace
+}  // namespace cariama
