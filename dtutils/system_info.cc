@@ -245,7 +245,7 @@ SystemInfo internal::query_system_info_below(const std::string& root_folder) {
     info.kernel = names.release;
     info.architecture = names.machine;
   }
-  info.page_bytes = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  info.page_bytes = internal::base_page();
   info.memory_total_bytes = read_meminfo(root + "/proc/meminfo", "MemTotal").value_or(0);
   info.memory_available_bytes = read_meminfo(root + "/proc/meminfo", "MemAvailable").value_or(0);
   rlimit files{};

@@ -1,7 +1,5 @@
 #include "dtutils/allocators/rdma_allocator.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <map>
 #include <mutex>
@@ -121,7 +119,7 @@ absl::StatusOr<std::shared_ptr<RDMAAllocator>> RDMAAllocator::create(
     return invalid(absl::StrCat("there is no NUMA node ", numa_node),
                    absl::StrCat("this machine has ", numa_nodes_text()));
   }
-  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t page = internal::base_page();
   if (options.chunk_bytes == 0 || options.chunk_bytes % page != 0) {
     return invalid(absl::StrCat("chunk_bytes is ", options.chunk_bytes),
                    absl::StrCat("make it a multiple of the page, ", page));

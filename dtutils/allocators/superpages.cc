@@ -28,14 +28,10 @@
 namespace cariama {
 namespace {
 
+using internal::base_page;
 using internal::kGiB;
 using internal::kHugePage;
 using internal::round_up;
-
-size_t base_page() {
-  static const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
-  return bytes;
-}
 
 size_t page_bytes(PageKind kind) {
   switch (kind) {

@@ -1,10 +1,17 @@
 #include "dtutils/internal/byte_size.h"
 
+#include <unistd.h>
+
 #include <charconv>
 #include <cstdio>
 #include <limits>
 
 namespace cariama::internal {
+
+size_t base_page() {
+  static const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return bytes;
+}
 
 std::string format_bytes(uint64_t bytes) {
   if (bytes == std::numeric_limits<uint64_t>::max()) return "unlimited";

@@ -17,6 +17,8 @@ inline constexpr uint64_t kMiB = uint64_t{1} << 20;
 inline constexpr uint64_t kGiB = uint64_t{1} << 30;
 // The size of the smaller huge page of x86-64 and AArch64.
 inline constexpr uint64_t kHugePage = 2 * kMiB;
+// Returns the size of the base page of this machine.
+[[nodiscard]] size_t base_page();
 
 // Returns the least multiple of `unit` that is not less than `value`. Requires: unit > 0, and
 // that the result fits.

@@ -65,7 +65,7 @@ int open_userfaultfd() {
 
 bool is_mapped(std::byte* address, size_t bytes) {
   std::array<unsigned char, 1024> residency;
-  const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t page = base_page();
   for (size_t done = 0; done < bytes; done += residency.size() * page) {
     const size_t part = std::min(bytes - done, residency.size() * page);
     if (mincore(address + done, part, residency.data()) != 0 && errno == ENOMEM) return false;
@@ -78,7 +78,7 @@ bool in_registering_process(const std::atomic<uint64_t>* page) {
 }
 
 const std::atomic<uint64_t>* make_fork_page() {
-  const auto bytes = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  const size_t bytes = base_page();
   void* const page =
       mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) return nullptr;

@@ -33,11 +33,6 @@ constexpr uint64_t kMostSlack = 8;
 
 constexpr uint64_t version_of(uint64_t word) { return word >> kVersionShift; }
 
-uintptr_t page_bytes() {
-  static const auto bytes = static_cast<uintptr_t>(sysconf(_SC_PAGESIZE));
-  return bytes;
-}
-
 }  // namespace
 
 int64_t registration_clock() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
@@ -94,9 +89,9 @@ absl::StatusOr<std::unique_ptr<RegistrationCache>> RegistrationCache::create(
     const uint64_t memlock =
         pinner->counts_against_memlock() ? internal::memlock_limit() : UINT64_MAX;
     follows_memlock = memlock != UINT64_MAX;
-    options.max_bytes = follows_memlock
-                            ? memlock / 10 * 8
-                            : static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) * page_bytes() / 4;
+    options.max_bytes = follows_memlock ? memlock / 10 * 8
+                                        : static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
+                                              internal::base_page() / 4;
   }
   if (options.policy == nullptr) options.policy = make_registration_policy("lru").value();
   std::unique_ptr<RegistrationCache> cache(
@@ -235,7 +230,7 @@ void RegistrationCache::record(RegistrationUse& made, const void* address, size_
       record(made, address, bytes);
     return made;
   }
-  const uintptr_t page = page_bytes();
+  const uintptr_t page = internal::base_page();
   if (bytes == 0 || from == 0 || from > UINTPTR_MAX - page || bytes > UINTPTR_MAX - page - from) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
                       "registering a null, empty or impossible range", "pass mapped memory");
@@ -260,7 +255,7 @@ absl::StatusOr<RegistrationUse> RegistrationCache::find_or_register(const void* 
                                                                     const void* frame,
                                                                     std::string& unwatched) {
   const auto from = reinterpret_cast<uintptr_t>(address);
-  const uintptr_t page = page_bytes();
+  const uintptr_t page = internal::base_page();
   const uintptr_t start = from / page * page;
   const uintptr_t end = internal::round_up(from + bytes, page);
   bool waited = false;

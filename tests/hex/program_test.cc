@@ -86,8 +86,8 @@ TEST(Program, EndsWithAStoppedRankZero) {
   EXPECT_THAT(outcome.output, Not(HasSubstr("left behind")));
 }
 
-// Rank 0 is stopped between two moves. The other processes have had nothing to do yet: rank 0 solves
-// a board of this size by itself.
+// Rank 0 is stopped between two moves. The other processes have had nothing to do yet: rank 0
+// solves a board of this size by itself.
 TEST(Program, EndsWithARankZeroThatIsStoppedBetweenMoves) {
   const Outcome outcome = run_driven(
       "echo boardsize 4; echo genmove b; until grep -q '= [a-d]' $folder/out; do sleep 0.1; done; "
