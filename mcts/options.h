@@ -325,10 +325,10 @@ struct SearchResult {
   int player = 0;           // the player to move at the root
   uint64_t iterations = 0;  // completed rollouts of this search
   double seconds = 0;
-  Outcome outcome = Outcome::kOpen;     // of the root
+  Outcome outcome = Outcome::kOpen;  // of the root
   // The best move first (ChoiceOptions). Empty if the position has ended or has no moves.
   std::vector<MoveResult<Move>> moves;
-  std::vector<Statistics> processes;    // by rank; empty in progress reports
+  std::vector<Statistics> processes;  // by rank; empty in progress reports
   // The processes that had not ended their parts when the search returned (Search::run): the result
   // lacks their last rollouts.
   std::vector<uint32_t> late;

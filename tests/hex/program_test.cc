@@ -52,15 +52,14 @@ Outcome run(const std::string& arguments, const std::string& input = "") {
 // finds the process of each rank in the file $folder/RANK and the output so far in $folder/out.
 // The output says "left behind" if a process lives on after the job.
 Outcome run_driven(const std::string& driver, const std::string& arguments) {
-  return shell(
-      "folder=$(mktemp -d); touch $folder/out; (" + driver +
-      ") | timeout 200 " CARIAMA_PROGRAM_DIR
-      "/cariama-run -n 3 --keep-going sh -c "
-      "'echo $$ >$0/$CARIAMA_RANK; exec " CARIAMA_PROGRAM_DIR "/cariama-hex " +
-      arguments +
-      "' $folder >$folder/out 2>&1; code=$?; cat $folder/out; for rank in 0 1 2; do "
-      "kill -0 $(cat $folder/$rank) 2>/dev/null && echo left behind; done; rm -r $folder; "
-      "exit $code");
+  return shell("folder=$(mktemp -d); touch $folder/out; (" + driver +
+               ") | timeout 200 " CARIAMA_PROGRAM_DIR
+               "/cariama-run -n 3 --keep-going sh -c "
+               "'echo $$ >$0/$CARIAMA_RANK; exec " CARIAMA_PROGRAM_DIR "/cariama-hex " +
+               arguments +
+               "' $folder >$folder/out 2>&1; code=$?; cat $folder/out; for rank in 0 1 2; do "
+               "kill -0 $(cat $folder/$rank) 2>/dev/null && echo left behind; done; rm -r $folder; "
+               "exit $code");
 }
 
 // A stopped process delays neither the search nor the end of the program. The launcher kills the
