@@ -1,7 +1,9 @@
 # cariama_install_docs(): installs the guides and the examples. Call it after all layers of the package.
 #
 # In the guides of the source tree, links to headers lead to the folders of the layers. The installed
-# guides link to the installed headers. Links to files that are not installed become plain text.
+# guides link to the installed headers. Links to files that are not installed become plain text. Parts
+# of README.md between "<!-- source tree" and "<!-- end of source tree -->", which contain no '<', are
+# left out.
 function(cariama_install_docs)
   get_property(layers GLOBAL PROPERTY CARIAMA_LAYERS)
   list(JOIN layers "|" layers)
@@ -10,6 +12,7 @@ function(cariama_install_docs)
   foreach(guide IN LISTS guides ITEMS README.md)
     set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${PROJECT_SOURCE_DIR}/${guide}")
     file(READ "${PROJECT_SOURCE_DIR}/${guide}" text)
+    string(REGEX REPLACE "<!-- source tree[^<]*<!-- end of source tree -->\n" "" text "${text}")
     string(REGEX REPLACE "\\]\\(\\.\\./((${layers})/[^)]*\\.h)\\)" "](INCLUDE:\\1)" text "${text}")
     string(REGEX REPLACE "\\[([^]\n]*)\\]\\((\\.\\./|CONTRIBUTING)[^)]*\\)" "\\1" text "${text}")
     string(REPLACE "](INCLUDE:" "](${headers}/" text "${text}")

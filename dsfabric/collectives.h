@@ -108,7 +108,9 @@ class CARIAMA_DSFABRIC_EXPORT Collectives {
   [[nodiscard]] absl::Status barrier(Deadline deadline);
 
   // Sets every participant's `value` to that of participant `source`. May return before the other
-  // participants have the value. Further error: OUT_OF_RANGE.
+  // participants have the value. Requires: all name the same source. Another one is detected only
+  // by participants that wait for the value; a participant that names itself does not wait, and
+  // may return OK with its own value. Further error: OUT_OF_RANGE.
   template <typename T>
   [[nodiscard]] absl::Status broadcast(T& value, uint32_t source, Deadline deadline) {
     static_assert(std::is_trivially_copyable_v<T>,

@@ -33,8 +33,8 @@ template <typename Slots, typename Mutex>
 class BasicPendingCalls {
  public:
   // Registers a call that `rank` will answer, and returns its handle, which is never 0. Reserves
-  // one of `slots` for the result, if one is free. `router`: the process that forwards the call, if any.
-  // Throws std::bad_alloc if 2^26 calls are pending.
+  // one of `slots` for the result, if one is free. `router`: the process that forwards the call, if
+  // any. Throws std::bad_alloc if 2^26 calls are pending.
   [[nodiscard]] uint64_t add(uint32_t rank, std::unique_ptr<PendingCall> call,
                              Slots* slots = nullptr, uint32_t router = kNoRank) {
     const std::lock_guard<Mutex> lock(mutex_);
