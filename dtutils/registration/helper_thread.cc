@@ -8,7 +8,7 @@
 
 #include "dtutils/diagnostics.h"
 #include "dtutils/internal/start_thread.h"
-#include "dtutils/registration/use_queue.h"
+#include "dtutils/internal/use_queue.h"
 
 namespace cariama {
 namespace {

@@ -12,7 +12,7 @@
 #include "dtutils/internal/mapping_monitor.h"
 #include "dtutils/internal/memory_limits.h"
 #include "dtutils/internal/registration_trace.h"
-#include "dtutils/registration/use_queue.h"
+#include "dtutils/internal/use_queue.h"
 
 namespace cariama {
 namespace {

@@ -1,7 +1,7 @@
 // The records by which communicating threads tell the helper of a HelperPolicy about their uses of
 // memory: the deregistration queue (DQ) of the paper that helper_thread.h names.
-#ifndef CARIAMA_DTUTILS_REGISTRATION_USE_QUEUE_H_
-#define CARIAMA_DTUTILS_REGISTRATION_USE_QUEUE_H_
+#ifndef CARIAMA_DTUTILS_INTERNAL_USE_QUEUE_H_
+#define CARIAMA_DTUTILS_INTERNAL_USE_QUEUE_H_
 
 #include <array>
 #include <atomic>
@@ -129,4 +129,4 @@ class UseQueue {
 
 }  // namespace cariama::internal
 
-#endif  // CARIAMA_DTUTILS_REGISTRATION_USE_QUEUE_H_
+#endif  // CARIAMA_DTUTILS_INTERNAL_USE_QUEUE_H_
