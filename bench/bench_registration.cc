@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <memory>
@@ -580,7 +581,25 @@ void run_overhead(const Report& report) {
   }
 }
 
+void check_options() {
+  const auto refuse = [](bool is_wrong, const char* option, const char* range) {
+    if (is_wrong) wrong(std::string("--") + option + " is " + range);
+  };
+  const auto is_negative = [](double value) { return !std::isfinite(value) || value < 0; };
+  refuse(absl::GetFlag(FLAGS_window) > 4, "window", "0 to 4");
+  refuse(absl::GetFlag(FLAGS_stream) < 2, "stream", "2 or more");
+  refuse(absl::GetFlag(FLAGS_repetitions) < 1, "repetitions", "1 or more");
+  refuse(is_negative(absl::GetFlag(FLAGS_limit)), "limit", "a fraction, 0 or more");
+  refuse(is_negative(absl::GetFlag(FLAGS_grace)), "grace", "a fraction, 0 or more");
+  refuse(is_negative(absl::GetFlag(FLAGS_give_up_after)), "give_up_after", "0 or more");
+  refuse(absl::GetFlag(FLAGS_layout) < 1 || absl::GetFlag(FLAGS_layout) > 2, "layout", "1 or 2");
+  refuse(absl::GetFlag(FLAGS_generate) > 65536, "generate", "at most 65536");
+  refuse(absl::GetFlag(FLAGS_size) > size_t{1} << 40, "size", "at most 2^40 (1 TiB)");
+  refuse(absl::GetFlag(FLAGS_idle_cores) < -1, "idle_cores", "-1 or more");
+}
+
 int run() {
+  check_options();
   // Late wake-ups would count as late registrations.
   prctl(PR_SET_TIMERSLACK, 1);
   if (const uint32_t ranks = absl::GetFlag(FLAGS_generate); ranks != 0) {

@@ -120,7 +120,8 @@ std::string contents_of(const std::string& file, bool& found) {
   for (size_t got; (got = std::fread(part.data(), 1, part.size(), stream)) > 0;) {
     text.append(part.data(), got);
   }
-  found = packed ? pclose(stream) == 0 : std::fclose(stream) == 0;
+  found = std::ferror(stream) == 0;
+  found = (packed ? pclose(stream) == 0 : std::fclose(stream) == 0) && found;
   return text;
 }
 
@@ -152,11 +153,23 @@ absl::StatusOr<std::vector<RankTrace>> read_trace(const std::string& file, Axis 
       return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
                         absl::StrCat(file, ": line ", line_number, " is not a message"));
     }
+    constexpr uint64_t kMost = uint64_t{1} << 48;  // longer addresses exist on no machine
+    if (raw.message.address >= kMost || raw.message.bytes >= kMost || raw.compute < 0 ||
+        raw.message.begin < 0 || raw.message.end < raw.message.begin) {
+      return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                        absl::StrCat(file, ": line ", line_number,
+                                     ": the address or the length is 2^48 or more, a time is "
+                                     "negative, or the message ends before it begins"));
+    }
     raw.message.call_site = site + 1;  // 0 ends a call stack
     // Both directions of a collective have one call site, but are different communications.
     if (cells[3] == "alltoall_r") raw.message.call_site ^= uintptr_t{1} << 40;
     if (peer >= 0) raw.message.peer = static_cast<uint32_t>(peer);
     ranks[rank].push_back(raw);
+  }
+  if (ranks.empty()) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      "the trace " + file + " has no message");
   }
   std::vector<RankTrace> result;
   for (auto& [number, rank] : ranks) {

@@ -101,6 +101,8 @@ MappingMonitor* MappingMonitor::get() {
   std::unique_ptr<MappingMonitor> monitor(new MappingMonitor);
   one.refusal = monitor->open();
   if (one.refusal.ok()) one.monitor = monitor.release();
+  // Descriptors and memory may be free when the next cache asks.
+  if (absl::IsResourceExhausted(one.refusal)) one.tried = false;
   return one.monitor;
 }
 
@@ -113,7 +115,9 @@ absl::Status MappingMonitor::refusal() {
 absl::Status MappingMonitor::open() {
   events_ = FileDescriptor(open_userfaultfd());
   if (!events_.valid()) {
-    return make_errno_error(errno, ErrorScope::kProcess, "userfaultfd is refused", kRefusalRemedy);
+    const bool descriptors = errno == EMFILE || errno == ENFILE;
+    return make_errno_error(errno, ErrorScope::kProcess, "userfaultfd is refused",
+                            descriptors ? "raise ulimit -n" : kRefusalRemedy);
   }
   const auto negotiate = [this](uint64_t features) {
     uffdio_api api{};

@@ -581,6 +581,7 @@ void HelperPolicy::note_wake_delay(int64_t now) {
 }
 
 int64_t HelperPolicy::step() {
+  if (control_ == nullptr) return INT64_MAX;
   note_wake_delay(control_->now());
   take_forgotten();
   if (!granted()) {

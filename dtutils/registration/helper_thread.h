@@ -67,7 +67,7 @@ struct CARIAMA_DTUTILS_EXPORT HelperOptions {
   // budget is free. The time falls linearly to 0 at three quarters of the budget. 0: the paper's
   // system.
   std::chrono::microseconds horizon{0};
-  // A region that was registered ahead and not used is deregistered when this multiple of its
+  // A registered region whose predicted use did not come is deregistered when this multiple of its
   // period, plus one poll_interval, has passed since its deadline. 0: never (the paper's system).
   double give_up_after = 0;
   // The shortest time between two checks of the DQ. The helper checks it when a use of registered
@@ -111,7 +111,7 @@ struct HelperStatistics {
   uint64_t deregistered = 0;
   uint64_t kept = 0;  // the next use was too near
   uint64_t registered_ahead = 0;
-  uint64_t given_up = 0;   // registered ahead and not used
+  uint64_t given_up = 0;   // deregistered because the predicted use did not come
   bool runs = true;        // now: the board grants this helper a core
   uint64_t forgotten = 0;  // now: regions that the cache has forgotten, the helper not yet
   uint64_t known = 0;      // now: regions of which the helper has a state
@@ -144,8 +144,8 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
   }
 
   // Executes the steps that are due and returns the time at which the next step is due, in ns of
-  // the cache's clock. Called by the helper's thread, or by the owner if own_thread is false. One
-  // thread at a time.
+  // the cache's clock (INT64_MAX if no cache has this policy). Called by the helper's thread, or by
+  // the owner if own_thread is false. One thread at a time.
   int64_t step();
 
   [[nodiscard]] HelperStatistics statistics() const;

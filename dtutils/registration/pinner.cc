@@ -9,7 +9,9 @@
 #include <array>
 #include <cerrno>
 #include <cstdint>
+#include <exception>
 #include <mutex>
+#include <new>
 #include <span>
 #include <string>
 #include <utility>
@@ -27,6 +29,7 @@ namespace cariama {
 
 namespace {
 
+constexpr uint32_t kMostSlots = 16384;             // the kernel's limit of a table
 constexpr size_t kMostOfOneSlot = internal::kGiB;  // the kernel's limit of one fixed buffer
 constexpr size_t kMostRead = 64 * internal::kKiB;
 
@@ -65,10 +68,23 @@ class IoUringPinner::State {
   }
 
   absl::Status open(uint32_t slots) {
+    if (slots == 0 || slots > kMostSlots) {
+      return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                        "an IoUringPinner with " + std::to_string(slots) + " slots",
+                        "pass 1 to " + std::to_string(kMostSlots));
+    }
     if (const int error = io_uring_queue_init(4, &ring_, 0); error != 0) {
-      return make_error(absl::StatusCode::kUnavailable, ErrorScope::kProcess,
-                        "io_uring is not available (error " + std::to_string(-error) + ")",
-                        "allow io_uring (sysctl kernel.io_uring_disabled, the seccomp filter of "
+      // The kernel counts the ring, too, against the limit of a process without CAP_IPC_LOCK.
+      if (error == -ENOMEM) {
+        return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
+                          "no memory for a ring of io_uring",
+                          "raise RLIMIT_MEMLOCK (ulimit -l) to 64 KiB and the bytes to register");
+      }
+      const bool descriptors = error == -EMFILE || error == -ENFILE;
+      return make_errno_error(
+          -error, ErrorScope::kProcess, "io_uring is not available",
+          descriptors ? "raise ulimit -n"
+                      : "allow io_uring (sysctl kernel.io_uring_disabled, the seccomp filter of "
                         "the container), or register with a device");
     }
     ready_ = true;
@@ -200,6 +216,22 @@ absl::StatusOr<std::shared_ptr<MemoryRegion>> IoUringPinner::pin(std::byte* addr
   }
   if (!internal::is_mapped(address, bytes)) return not_mapped(address, bytes);
   return std::make_shared<IoUringRegion>(state_, source, std::vector<uint32_t>{});
+}
+
+absl::StatusOr<std::shared_ptr<MemoryRegion>> Pinner::try_pin(std::byte* address, size_t bytes) {
+  const std::string what = "pinning " + internal::format_bytes(bytes);
+  try {
+    auto region = pin(address, bytes);
+    if (!region.ok() || *region != nullptr) return region;
+    return make_error(absl::StatusCode::kInternal, ErrorScope::kProcess,
+                      what + ": the pinner returned no region", "correct Pinner::pin()");
+  } catch (const std::bad_alloc&) {
+    return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
+                      what + ": no memory for the region", "free memory");
+  } catch (const std::exception& thrown) {
+    return make_error(absl::StatusCode::kInternal, ErrorScope::kProcess,
+                      what + ": the pinner threw " + thrown.what(), "correct Pinner::pin()");
+  }
 }
 
 bool IoUringPinner::accounted_only(const MemoryRegion& region) {

@@ -32,6 +32,9 @@ class CARIAMA_DTUTILS_EXPORT Pinner {
   // needed), INVALID_ARGUMENT (part of the range is not mapped).
   [[nodiscard]] virtual absl::StatusOr<std::shared_ptr<MemoryRegion>> pin(std::byte* address,
                                                                           size_t bytes) = 0;
+  // Calls pin(). Returns an exception that it throws, or an empty region, as an error.
+  [[nodiscard]] absl::StatusOr<std::shared_ptr<MemoryRegion>> try_pin(std::byte* address,
+                                                                      size_t bytes);
   // Returns true if pinned bytes count against RLIMIT_MEMLOCK: the default of
   // RegistrationOptions::max_bytes then follows that limit.
   [[nodiscard]] virtual bool counts_against_memlock() const { return true; }
@@ -62,8 +65,9 @@ class CARIAMA_DTUTILS_EXPORT IoUringPinner final : public Pinner {
  public:
   class State;
 
-  // `slots`: the largest number of pinned pieces; a range takes one for each GiB that it begins.
-  // Errors: UNAVAILABLE (the system refuses io_uring), RESOURCE_EXHAUSTED.
+  // `slots`: the largest number of pinned pieces, 1 to 16384; a range takes one for each GiB that
+  // it begins. Errors: INVALID_ARGUMENT (`slots`), UNAVAILABLE (the system refuses io_uring),
+  // RESOURCE_EXHAUSTED (descriptors, RLIMIT_MEMLOCK).
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<IoUringPinner>> create(uint32_t slots = 8192);
 
   [[nodiscard]] absl::StatusOr<std::shared_ptr<MemoryRegion>> pin(std::byte* address,

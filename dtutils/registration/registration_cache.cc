@@ -84,6 +84,7 @@ absl::StatusOr<std::unique_ptr<RegistrationCache>> RegistrationCache::create(
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
                       "a registration cache without a pinner", "pass a DomainPinner");
   }
+  if (options.clock == nullptr) options.clock = registration_clock;
   bool follows_memlock = false;
   if (options.max_bytes == 0) {
     const uint64_t memlock =
@@ -431,7 +432,7 @@ absl::Status RegistrationCache::pin(Lock& lock, Entry& entry, uint32_t uses) {
     while (true) {
       pinning_ahead_ += uses == 0 ? 1 : 0;
       lock.unlock();
-      auto region = pinner_->pin(address, bytes);
+      auto region = pinner_->try_pin(address, bytes);
       lock.lock();
       pinning_ahead_ -= uses == 0 ? 1 : 0;
       status = region.status();

@@ -108,7 +108,7 @@ struct RegistrationOptions {
   // it has a board already.
   HelperPlace place{};
   // Called after each change of the registered bytes with (time in ns, bytes), for plots. The
-  // caller holds a lock, so the function must not call the cache.
+  // caller holds a lock, so the function must not call the cache, and must not throw.
   std::function<void(int64_t, uint64_t)> on_change{};
 };
 

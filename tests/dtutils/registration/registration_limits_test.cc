@@ -1,15 +1,21 @@
 // Limits that a registration meets: the watches of the process, and those of the kernel.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
+#include <cstddef>
 #include <memory>
+#include <new>
+#include <stdexcept>
 #include <string>
 
 #include "absl/status/status.h"
+#include "dtutils/diagnostics.h"
 #include "dtutils/internal/byte_size.h"
 #include "dtutils/internal/mapping_monitor.h"
 #include "dtutils/internal/memory_limits.h"
+#include "dtutils/registration/pinner.h"
 #include "dtutils/registration/registration_cache.h"
 #include "tests/dtutils/registration/cache_fixture.h"
 #include "tests/dtutils/registration/pinning_domain.h"
@@ -62,6 +68,54 @@ TEST(RegistrationLimits, MemlockIsNamedOnlyIfItIsMet) {
   EXPECT_THAT(other, Not(HasSubstr("at least 2 MiB")));
   EXPECT_THAT(other, HasSubstr("the kernel or the device has no memory"));
   EXPECT_THAT(other, HasSubstr("max_regions"));
+}
+
+// Each error leaves the cache as it was: the next acquire() asks the pinner again.
+TEST(RegistrationLimits, APinnerMayThrowOrReturnNoRegion) {
+  class BadPinner final : public Pinner {
+   public:
+    [[nodiscard]] absl::StatusOr<std::shared_ptr<MemoryRegion>> pin(std::byte* /*address*/,
+                                                                    size_t /*bytes*/) override {
+      ++calls;
+      if (calls <= 2) throw std::bad_alloc();
+      if (calls == 3) throw std::runtime_error("no device");
+      return std::shared_ptr<MemoryRegion>();
+    }
+    int calls = 0;
+  };
+  const auto pinner = std::make_shared<BadPinner>();
+  const auto cache = RegistrationCache::create(pinner, {.max_bytes = kMiB}).value();
+  const MappedPages pages(1);
+  const auto error = [&] { return cache->acquire(pages.get(), 1).status(); };
+  for (int i = 0; i < 2; ++i) {
+    const absl::Status status = error();
+    EXPECT_TRUE(absl::IsResourceExhausted(status)) << status;
+  }
+  EXPECT_THAT(std::string(error().message()), HasSubstr("the pinner threw no device"));
+  EXPECT_THAT(std::string(error().message()), HasSubstr("the pinner returned no region"));
+  EXPECT_EQ(pinner->calls, 4);
+  EXPECT_EQ(cache->statistics().registered_bytes, 0u);
+}
+
+// The first cache of the child finds no free descriptor, the second one does.
+TEST(RegistrationLimits, ACacheWatchesAgainWhenDescriptorsAreFree) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer does not permit threads after fork";
+#endif
+  if (!CacheFixture().cache->watches()) GTEST_SKIP() << "the system refuses userfaultfd";
+  EXPECT_TRUE(in_child([] {
+    alarm(60);
+    std::string remedy;
+    set_diagnostic_sink([&remedy](const Diagnostic& one) { remedy = one.what + one.remedy; });
+    rlimit limit{};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    const rlimit none{0, limit.rlim_max};
+    if (setrlimit(RLIMIT_NOFILE, &none) != 0) return false;
+    const bool first = CacheFixture().cache->watches();
+    if (setrlimit(RLIMIT_NOFILE, &limit) != 0) return false;
+    const bool second = CacheFixture().cache->watches();
+    return !first && second && remedy.find("raise ulimit -n") != std::string::npos;
+  }));
 }
 
 TEST(RegistrationLimits, LeavePinnedHasIdleRegionsAtTheLimitOfRegions) {
