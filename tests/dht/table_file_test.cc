@@ -5,11 +5,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <cstdint>
 #include <cstdlib>
 #include <fstream>
 #include <functional>
-#include <new>
 #include <random>
 #include <string>
 #include <vector>
@@ -19,24 +17,6 @@
 #include "gtest/gtest.h"
 #include "tests/dht/table_test_support.h"
 #include "tests/dsfabric/testing/local_job.h"
-
-namespace {
-
-// Larger allocations of this thread fail.
-thread_local size_t largest_allocation = SIZE_MAX;
-
-}  // namespace
-
-#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
-#define CARIAMA_ALLOCATIONS_FAIL
-void* operator new(size_t bytes) {
-  void* const memory = bytes > largest_allocation ? nullptr : std::malloc(bytes);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
-}
-void operator delete(void* memory) noexcept { std::free(memory); }
-void operator delete(void* memory, size_t) noexcept { std::free(memory); }
-#endif
 
 namespace cariama::testing {
 namespace {
@@ -265,26 +245,6 @@ TEST(SavedTableTest, AFailedSaveLeavesTheOlderOne) {
   ASSERT_EQ(rmdir((folder / "table.1.unfinished").c_str()), 0);
   load_and_compare(folder / "table", 2, {.buckets = 1000}, saved, true);
 }
-
-#if defined(CARIAMA_ALLOCATIONS_FAIL)
-// A process that has no memory for the buffer of a file tells the others.
-TEST(SavedTableTest, WithoutMemoryInOneProcessAllGetAnError) {
-  const ScratchFolder folder;
-  save_table(folder / "table", 2, 1000);
-  LocalJob job({.processes = 2});
-  job.run([&](Fabric& fabric, uint32_t) {
-    Collectives all(fabric);
-    auto table = must(HashTable<2>::create(all, {.buckets = 1000}, soon()));
-    if (fabric.rank() == 1) largest_allocation = 32'768;
-    const absl::Status saved = table->save(folder / "other", soon()).status();
-    const absl::Status loaded = table->load(folder / "table", soon()).status();
-    largest_allocation = SIZE_MAX;
-    EXPECT_EQ(saved.code(), absl::StatusCode::kResourceExhausted) << saved;
-    EXPECT_EQ(loaded.code(), absl::StatusCode::kResourceExhausted) << loaded;
-    must(table->destroy(soon()));
-  });
-}
-#endif
 
 }  // namespace
 }  // namespace cariama::testing
