@@ -23,9 +23,11 @@ struct UseRecord {
   uint32_t before = 0;
   CallStack stack{};
 
-  // Returns true if its use began before that of `other`.
+  // Returns true if its use began before that of `other`. Uses of two threads that began at one
+  // time have any order.
   [[nodiscard]] bool precedes(const UseRecord& other) const {
-    if (begin != other.begin || thread != other.thread) return begin < other.begin;
+    if (begin != other.begin) return begin < other.begin;
+    if (thread != other.thread) return thread < other.thread;
     return static_cast<int32_t>(before - other.before) < 0;
   }
 };
