@@ -53,9 +53,7 @@ cariama_check(waits_self_test 60 1 "${checks}/waits" --self-test)
 cariama_check(models 600 1
   "${CMAKE_CURRENT_SOURCE_DIR}/dtutils/models/check" "${CMAKE_CURRENT_BINARY_DIR}/models")
 
-# Every header and every source of a layer includes what it uses, although most builds compile many sources as
-# one. A source includes its own header first (checked by `house`), so the source stands for both. Sources with
-# options of their own are compiled by themselves in all builds.
+# Every header includes what it uses.
 file(GLOB_RECURSE headers CONFIGURE_DEPENDS
   "${PROJECT_SOURCE_DIR}/dtutils/*.h" "${PROJECT_SOURCE_DIR}/dsfabric/*.h"
   "${PROJECT_SOURCE_DIR}/riutils/*.h" "${PROJECT_SOURCE_DIR}/tasks/*.h"
@@ -63,27 +61,8 @@ file(GLOB_RECURSE headers CONFIGURE_DEPENDS
   "${PROJECT_SOURCE_DIR}/tests/*.h" "${PROJECT_SOURCE_DIR}/bench/*.h")
 list(APPEND headers "${PROJECT_SOURCE_DIR}/cariama.h")
 cariama_leave_out(headers)
-set(alone "")
-foreach(header IN LISTS headers)
-  string(REGEX REPLACE "\\.h$" ".cc" source "${header}")
-  if(NOT EXISTS "${source}" OR source MATCHES "^${PROJECT_SOURCE_DIR}/(tests|bench)/")
-    list(APPEND alone "${header}")
-  endif()
-endforeach()
-get_property(layers GLOBAL PROPERTY CARIAMA_LAYERS)
-foreach(layer IN LISTS layers)
-  get_target_property(sources cariama_${layer}_objects SOURCES)
-  foreach(source IN LISTS sources)
-    cmake_path(ABSOLUTE_PATH source BASE_DIRECTORY "${PROJECT_SOURCE_DIR}/${layer}")
-    get_source_file_property(options "${source}" DIRECTORY "${PROJECT_SOURCE_DIR}/${layer}" COMPILE_OPTIONS)
-    get_source_file_property(definitions "${source}" DIRECTORY "${PROJECT_SOURCE_DIR}/${layer}" COMPILE_DEFINITIONS)
-    if(NOT options AND NOT definitions)
-      list(APPEND alone "${source}")
-    endif()
-  endforeach()
-endforeach()
-list(TRANSFORM alone REPLACE "^${PROJECT_SOURCE_DIR}/" "")
-list(JOIN alone "\n" lines)
+list(TRANSFORM headers REPLACE "^${PROJECT_SOURCE_DIR}/" "")
+list(JOIN headers "\n" lines)
 file(CONFIGURE OUTPUT "${CMAKE_CURRENT_BINARY_DIR}/includes.list" CONTENT "${lines}\n" @ONLY)
 cariama_check(includes 900 1 "${checks}/includes" "${flags}" "${CMAKE_CURRENT_BINARY_DIR}/includes.list")
 cariama_check(package_static 300 1
