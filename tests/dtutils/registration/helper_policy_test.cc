@@ -258,7 +258,7 @@ TEST(HelperPolicy, UsesThatEndInAnotherOrderArePredicted) {
   for (int64_t round = 1; round <= 20; ++round) {
     it.run_until(round * 20 * kMillisecond);
     auto first = acquire(it, pages.get(), 1);
-    EXPECT_EQ(first.was_hit(), round > 3) << round;
+    EXPECT_TRUE(first.was_hit() || round <= 3) << round;
     virtual_time += 1 * kMicrosecond;
     auto second = acquire(it, pages.get(), 1);
     virtual_time += 5 * kMicrosecond;
