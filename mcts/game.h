@@ -246,7 +246,7 @@ concept HasMove = requires(typename G::Move move) {
 };
 template <typename G>
 concept HasMaxMoves = requires {
-  requires(G::kMaxMoves > 0);
+  requires std::bool_constant<(G::kMaxMoves > 0)>::value;  // a value that is no constant is none
 };
 template <typename G>
 concept HasToMove = requires(const G& position) {
