@@ -125,8 +125,9 @@ if(TARGET sweep_guests_test)
       LABELS sweep TIMEOUT 3000 RUN_SERIAL ON SKIP_RETURN_CODE 77)
   endforeach()
 endif()
-# Jobs over two of them, launched by mpirun: programs of the build, each with its arguments.
-function(cariama_guests_vm name)
+# Jobs over two of them, launched by mpirun: programs of the build, each with its arguments. One boot for all.
+set(jobs "")
+function(cariama_guests_job)
   foreach(command IN LISTS ARGN)
     string(REGEX MATCH "^[^ ]+" program "${command}")
     if(NOT TARGET ${program})
@@ -134,15 +135,15 @@ function(cariama_guests_vm name)
     endif()
   endforeach()
   list(TRANSFORM ARGN REPLACE "^([^ ]+)" "$<TARGET_FILE:\\1>" OUTPUT_VARIABLE programs)
-  cariama_vm_check(${name} 600 "${CMAKE_CURRENT_SOURCE_DIR}/rdma_vm/mpirun-in-guests" ${programs})
+  set(jobs ${jobs} ${programs} PARENT_SCOPE)
 endfunction()
-cariama_guests_vm(guests_vm example_every_call example_key_value_store)
+cariama_guests_job(example_every_call example_key_value_store)
 if(TARGET example_every_call)
   cariama_vm_check(slurm_guests_vm 600 "${CMAKE_CURRENT_SOURCE_DIR}/slurm/slurm-in-guests"
     "$<TARGET_FILE:example_every_call>")
 endif()
-cariama_guests_vm(guests_protocols_vm job_protocols_test "job_protocols_test --trust-bytes")
-cariama_guests_vm(search_guests_vm job_search_test
+cariama_guests_job(job_protocols_test "job_protocols_test --trust-bytes")
+cariama_guests_job(job_search_test
   "cariama-hex analyze --size 7 --iterations 5000 --json --without solver")
 # Searches whose table and tasks are divided over two guests: the first levels of some, and complete
 # ones, which take ten minutes or more each on a busy machine. Not by default: ctest -C reach -L reach.
@@ -166,17 +167,17 @@ endif()
 # Guests that share no memory steal started frames from each other, also from a process that is
 # stopped.
 if(TARGET bench_tasks)
-  set(bench "$<TARGET_FILE:bench_tasks>")
   set(options "--repetitions 1 --stack 4194304 --least_steals 1")
-  cariama_vm_check(tasks_guests_vm 600 "${CMAKE_CURRENT_SOURCE_DIR}/rdma_vm/mpirun-in-guests"
-    "${bench} btc --iter 2 --depth 10 ${options}" "${bench} uts --tree paper8 --deque the ${options}"
-    "${bench} steal --stopped ${options}")
+  cariama_guests_job("bench_tasks uts --tree paper8 --model pool --repetitions 1 --stack 4194304")
+  cariama_guests_job("bench_tasks btc --iter 2 --depth 10 ${options}"
+    "bench_tasks uts --tree paper8 --deque the ${options}" "bench_tasks steal --stopped ${options}")
   # The programs of the slides on task pools, with known results: here, and between guests.
   set(options --model pool --repetitions 1 --workers 3)
   cariama_check(pool_fib 120 1 bench_tasks fib --n 24 ${options})
   cariama_check(pool_uts 120 1 bench_tasks uts --tree paper8 --loop per-child --steal 10 ${options})
   cariama_check(pool_nqueens 120 1 bench_tasks nqueens --n 9 --loop per-child --steal half ${options})
   cariama_check(pool_matmul 120 1 bench_tasks matmul --n 128 --termination scan ${options})
-  cariama_vm_check(pool_guests_vm 600 "${CMAKE_CURRENT_SOURCE_DIR}/rdma_vm/mpirun-in-guests"
-    "${bench} uts --tree paper8 --model pool --repetitions 1 --stack 4194304")
+endif()
+if(jobs)
+  cariama_vm_check(guests_vm 1200 "${CMAKE_CURRENT_SOURCE_DIR}/rdma_vm/mpirun-in-guests" -t 1100 ${jobs})
 endif()
