@@ -28,6 +28,10 @@
 // operation ends with UNAVAILABLE, and the text names the dead processes. A broadcast whose source
 // is dead ends with UNAVAILABLE at the participants that its value has not reached.
 //
+// An operation ends with DEADLINE_EXCEEDED also before its deadline, if for more than a second a
+// process that it waits for could not be connected, because one of the two lacks descriptors or
+// address space. The error has the cause and the remedy.
+//
 // After DEADLINE_EXCEEDED the operation is still in progress. The participant's next call must be
 // the same operation; it continues to wait (its value argument is ignored). The error names the
 // participants that have not entered the operation; finding them may take up to a second more.

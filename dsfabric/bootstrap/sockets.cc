@@ -6,6 +6,7 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/eventfd.h>
 #include <sys/un.h>
 
 #include <algorithm>
@@ -241,7 +242,9 @@ absl::StatusOr<SocketAddress> own_address(const std::string& named) {
 
 absl::StatusOr<FileDescriptor> listen_on(const SocketAddress& address) {
   FileDescriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket.valid()) return make_errno_error(errno, ErrorScope::kProcess, "socket");
+  if (!socket.valid()) {
+    return make_errno_error(errno, ErrorScope::kProcess, "socket", "raise ulimit -n");
+  }
   if (address.family() != AF_UNIX) {
     const int on = 1;  // allows the port of a job that has just ended
     setsockopt(socket.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
@@ -270,7 +273,10 @@ SocketAddress bound_address(int socket) {
   return SocketAddress::from(reinterpret_cast<const sockaddr*>(&storage), length);
 }
 
-FileDescriptor accept_from(int listener) {
+FileDescriptor open_spare() { return FileDescriptor(eventfd(0, EFD_CLOEXEC)); }
+
+FileDescriptor accept_from(int listener, FileDescriptor* spare) {
+  if (spare != nullptr && !spare->valid()) *spare = open_spare();
   for (int i = 0; i < kAcceptedAtOnce; ++i) {
     sockaddr_storage from{};
     socklen_t length = sizeof from;
@@ -280,10 +286,16 @@ FileDescriptor accept_from(int listener) {
       // No free descriptors: the listener stays readable, so poll() would return immediately,
       // forever.
       if (errno == EMFILE || errno == ENFILE || errno == ENOMEM) {
+        // accept4() finds no descriptor also if no peer waits.
+        pollfd waiting{listener, POLLIN, 0};
+        if (poll(&waiting, 1, 0) <= 0) return socket;
         report_once("bootstrap.accept",
-                    "a connection cannot be accepted (" + std::generic_category().message(errno) +
-                        "): its peer waits",
+                    "a connection cannot be accepted: this process has no free descriptor",
                     "raise ulimit -n");
+        if (spare != nullptr && spare->valid()) {
+          spare->reset();
+          continue;
+        }
         poll(nullptr, 0, 10);
       }
       return socket;
@@ -298,7 +310,9 @@ FileDescriptor accept_from(int listener) {
 absl::StatusOr<FileDescriptor> connect_to(const SocketAddress& address,
                                           const std::string& peer_name, Deadline deadline) {
   FileDescriptor socket(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!socket.valid()) return make_errno_error(errno, ErrorScope::kProcess, "socket");
+  if (!socket.valid()) {
+    return make_errno_error(errno, ErrorScope::kProcess, "socket", "raise ulimit -n");
+  }
   set_tcp_options(socket.get(), address.family());
   int error = connect(socket.get(), address.get(), address.length()) == 0 ? 0 : errno;
   // connect() on a local socket with a full backlog fails with EAGAIN, and there is no event to

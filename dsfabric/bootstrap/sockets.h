@@ -66,8 +66,12 @@ inline constexpr int kAcceptedAtOnce = 64;
 // Accepts the next connection as a non-blocking socket. Closes local connections of other users.
 // Returns an invalid descriptor if no connection is pending, or after it has closed kAcceptedAtOnce
 // connections; poll() then reports the listener again. If the process has no free descriptors,
-// sleeps 10 ms, so that a loop of poll() and this function does not spin.
-[[nodiscard]] FileDescriptor accept_from(int listener);
+// sleeps 10 ms, so that a loop of poll() and this function does not spin. `spare` is a descriptor,
+// or none, that the function closes in that case, to accept one connection in its place; a later
+// call opens it again.
+[[nodiscard]] FileDescriptor accept_from(int listener, FileDescriptor* spare = nullptr);
+// Returns a descriptor without a use, for accept_from().
+[[nodiscard]] FileDescriptor open_spare();
 
 // Returns a connected non-blocking socket. Error texts call the server `peer_name`.
 // Errors: UNAVAILABLE (no socket listens there), DEADLINE_EXCEEDED.

@@ -59,6 +59,7 @@ class CallSender {
   [[nodiscard]] absl::Status send(uint32_t rank, uint32_t destination, const OutgoingCallView& call,
                                   WhenFull when_full = WhenFull::kRetry);
 
+  [[nodiscard]] bool is_connected(uint32_t rank) const { return peers_.connected(rank) != nullptr; }
   [[nodiscard]] absl::StatusOr<Connection*> connection_of_this_thread(uint32_t rank) {
     return peers_.connection(rank, workers_.this_worker());
   }

@@ -9,6 +9,7 @@
 
 #include "dsfabric/bootstrap/fabric_job.h"
 #include "dsfabric/call_failures.h"
+#include "dsfabric/calls/call_sender.h"
 #include "dsfabric/calls/control_traffic.h"
 #include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/calls/workers.h"
@@ -31,8 +32,6 @@ static_assert(sizeof(MessageHeader) + sizeof(CallHeader) + sizeof(CollectivePack
                   sizeof(uint64_t) + 8 <=
               kAround);
 constexpr uint64_t kMaxParcel = uint64_t{64} << 20;
-// How many groups another process may be ahead in creating them.
-constexpr uint32_t kGroupsAhead = 1024;
 // Limits of the search for participants that have not entered: time of each round, number of
 // rounds, number of names.
 constexpr std::chrono::milliseconds kSearch{250};
@@ -421,9 +420,10 @@ void CollectiveGroup::arrive(uint32_t from, const CollectivePacket& packet,
 
 bool CollectiveGroup::send(uint32_t to, const CollectivePacket& packet, std::string_view piece) {
   const TraceScope trace("dsfabric", "send part of a collective", "rank", to);
-  return traffic_.sending(to, [&] {
+  absl::Status sent;
+  const bool accepted = traffic_.sending(to, [&] {
     // Never blocks: RetryAsync defers the call if there is no credit.
-    return service_call<RetryAsync>(
+    sent = service_call<RetryAsync>(
                fabric_, to,
                [packet](const std::string& bytes) {
                  Fabric& fabric = *running_fabric();
@@ -432,8 +432,12 @@ bool CollectiveGroup::send(uint32_t to, const CollectivePacket& packet, std::str
                  if (group != nullptr) group->arrive(running_source(), packet, bytes);
                },
                std::string(piece))
-        .ok();
+               .status();
+    return sent.ok();
   });
+  // A connected process accepts control calls again when its own threads have run.
+  refusals_.note(to, sender_of(fabric_).is_connected(to) ? absl::OkStatus() : sent);
+  return accepted;
 }
 
 void CollectiveGroup::send_all(Outbox& outbox, Deadline deadline) {
@@ -517,14 +521,20 @@ absl::StatusOr<std::string> CollectiveGroup::run(CollectiveKind kind, uint32_t s
   if (look(sequence, deadline)) workers_of(fabric_).notify_waiters();
   while (!fabric_.wait([&] { return look(sequence, deadline); },
                        std::min(deadline, deadline_after(fabric_.options().heartbeat)))) {
-    if (lifecycle.is_closed() || std::chrono::steady_clock::now() >= deadline) {
-      absl::Status late =
-          lifecycle.is_closed() ? lifecycle.closed_error() : too_late(sequence, kind);
+    absl::Status late;
+    if (lifecycle.is_closed()) {
+      late = lifecycle.closed_error();
+    } else if (std::chrono::steady_clock::now() >= deadline) {
+      late = too_late(sequence, kind);
+    } else {
+      nudge(sequence, deadline);
+      late = lacking_resources(sequence, kind);
+    }
+    if (!late.ok()) {
       const std::lock_guard lock(mutex_);
       members_[index].busy = false;
       return late;
     }
-    nudge(sequence, deadline);
   }
 
   const std::lock_guard lock(mutex_);
@@ -594,6 +604,23 @@ void CollectiveGroup::nudge(uint64_t sequence, Deadline deadline) {
     }
   }
   send_all(outbox, deadline);
+}
+
+absl::Status CollectiveGroup::lacking_resources(uint64_t sequence, CollectiveKind kind) {
+  std::vector<uint32_t> ranks;
+  {
+    const std::lock_guard lock(mutex_);
+    ranks = awaited(sequence, operation(sequence));
+  }
+  for (const uint32_t rank : ranks) {
+    const absl::Status refusal = refusals_.error(rank);  // it may have connected by itself since
+    if (refusal.ok() || sender_of(fabric_).is_connected(rank)) continue;
+    return make_error(
+        absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+        describe(sequence, kind) + ": " + fabric_.label(rank) +
+            " could not be connected for more than a second: " + std::string(refusal.message()));
+  }
+  return absl::OkStatus();
 }
 
 CollectiveBlockers CollectiveGroup::blockers(uint64_t sequence) {
@@ -668,29 +695,6 @@ std::vector<uint32_t> CollectiveGroup::left_out() const {
   const uint32_t number = self();
   const std::lock_guard lock(mutex_);
   return number == kNoThread ? std::vector<uint32_t>{} : members_[number % member_count_].left_out;
-}
-
-CollectiveStatistics CollectiveGroup::statistics() const {
-  const std::lock_guard lock(mutex_);
-  return statistics_;
-}
-
-// ---- The groups of a fabric ---------------------------------------------------------------------
-
-std::shared_ptr<CollectiveGroup> CollectiveGroups::get(ControlTraffic& traffic, uint32_t id) {
-  std::shared_ptr<CollectiveGroup>& group = groups_[id];
-  if (group == nullptr) group = std::make_shared<CollectiveGroup>(fabric_, traffic, id);
-  return group;
-}
-
-std::shared_ptr<CollectiveGroup> CollectiveGroups::next(ControlTraffic& traffic) {
-  const std::lock_guard lock(mutex_);
-  return get(traffic, next_++);
-}
-
-std::shared_ptr<CollectiveGroup> CollectiveGroups::find(ControlTraffic& traffic, uint32_t id) {
-  const std::lock_guard lock(mutex_);
-  return id < next_ || id - next_ < kGroupsAhead ? get(traffic, id) : nullptr;
 }
 
 }  // namespace cariama::internal

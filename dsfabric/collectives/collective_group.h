@@ -19,6 +19,7 @@
 #include "absl/status/statusor.h"
 #include "dsfabric/calls/control_traffic.h"
 #include "dsfabric/collectives.h"
+#include "dsfabric/collectives/refusals.h"
 
 namespace cariama {
 class Fabric;
@@ -82,7 +83,10 @@ class CollectiveGroup {
                                                 std::string value, CollectiveFold fold,
                                                 size_t bytes, Deadline deadline);
   [[nodiscard]] std::vector<uint32_t> left_out() const;
-  [[nodiscard]] CollectiveStatistics statistics() const;
+  [[nodiscard]] CollectiveStatistics statistics() const {
+    const std::lock_guard lock(mutex_);
+    return statistics_;
+  }
 
   // Handles an arrived message. Never blocks.
   void arrive(uint32_t from, const CollectivePacket& packet, std::string_view piece);
@@ -157,6 +161,9 @@ class CollectiveGroup {
   [[nodiscard]] bool send(uint32_t to, const CollectivePacket& packet, std::string_view piece);
   [[nodiscard]] bool look(uint64_t sequence, Deadline deadline);
   void nudge(uint64_t sequence, Deadline deadline);
+  // Returns DEADLINE_EXCEEDED, since the operation is still in progress, if it waits for a process
+  // that this process cannot connect, because one of the two lacks descriptors or memory; else OK.
+  [[nodiscard]] absl::Status lacking_resources(uint64_t sequence, CollectiveKind kind);
   [[nodiscard]] absl::Status too_late(uint64_t sequence, CollectiveKind kind);
 
   Fabric& fabric_;
@@ -172,6 +179,7 @@ class CollectiveGroup {
   std::vector<Member> members_;
   std::map<uint64_t, Operation> operations_;
   CollectiveStatistics statistics_;
+  Refusals refusals_;
 };
 
 // An attachment: the groups of a fabric.
@@ -179,13 +187,27 @@ class CollectiveGroups {
  public:
   explicit CollectiveGroups(Fabric& fabric) : fabric_(fabric) {}
   // Returns the next group in creation order.
-  [[nodiscard]] std::shared_ptr<CollectiveGroup> next(ControlTraffic& traffic);
+  [[nodiscard]] std::shared_ptr<CollectiveGroup> next(ControlTraffic& traffic) {
+    const std::lock_guard lock(mutex_);
+    return get(traffic, next_++);
+  }
   // Returns the group that a message of another process names, even if this process has not created
   // its object yet. Returns nullptr if the id is too far ahead to be valid.
-  [[nodiscard]] std::shared_ptr<CollectiveGroup> find(ControlTraffic& traffic, uint32_t id);
+  [[nodiscard]] std::shared_ptr<CollectiveGroup> find(ControlTraffic& traffic, uint32_t id) {
+    const std::lock_guard lock(mutex_);
+    return id < next_ || id - next_ < kGroupsAhead ? get(traffic, id) : nullptr;
+  }
 
  private:
-  [[nodiscard]] std::shared_ptr<CollectiveGroup> get(ControlTraffic& traffic, uint32_t id);
+  // How many groups another process may be ahead in creating them.
+  static constexpr uint32_t kGroupsAhead = 1024;
+
+  // Requires: mutex_ is locked.
+  [[nodiscard]] std::shared_ptr<CollectiveGroup> get(ControlTraffic& traffic, uint32_t id) {
+    std::shared_ptr<CollectiveGroup>& group = groups_[id];
+    if (group == nullptr) group = std::make_shared<CollectiveGroup>(fabric_, traffic, id);
+    return group;
+  }
 
   Fabric& fabric_;
   std::mutex mutex_;

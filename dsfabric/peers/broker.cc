@@ -74,7 +74,10 @@ class SocketBroker final : public Broker {
 
   absl::Status start(Bootstrap& bootstrap, Deadline deadline) {
     stop_ = FileDescriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!stop_.valid()) return make_errno_error(errno, ErrorScope::kProcess, "eventfd");
+    if (!stop_.valid()) {
+      return make_errno_error(errno, ErrorScope::kProcess, "eventfd", "raise ulimit -n");
+    }
+    spare_ = open_spare();
     BrokerAddress own;
     if (absl::Status listening = listen(bootstrap, own); !listening.ok()) return listening;
     if (absl::Status put = bootstrap.put(kAddressKey, encode(own)); !put.ok()) return put;
@@ -204,6 +207,7 @@ class SocketBroker final : public Broker {
       }
       if (poll_open(entries, poll_timeout(next)) < 0) continue;
       if (entries[0].revents != 0) return;
+      if (!spare_.valid()) spare_ = open_spare();
       size_t at = 1 + listeners_.size();
       for (Incoming& one : incoming_) {
         if (entries[at++].revents != 0) advance(one);
@@ -229,7 +233,7 @@ class SocketBroker final : public Broker {
         if (unauthenticated == incoming_.end()) return;
         incoming_.erase(unauthenticated);
       }
-      FileDescriptor socket = accept_from(listener);
+      FileDescriptor socket = accept_from(listener, &spare_);
       if (!socket.valid()) return;
       incoming_.emplace_back(std::move(socket), *this);
     }
@@ -322,6 +326,8 @@ class SocketBroker final : public Broker {
   std::vector<SocketAddress> addresses_;
   std::vector<FileDescriptor> listeners_;
   FileDescriptor stop_;
+  // Without it, a process that has no free descriptor could not tell its peers so.
+  FileDescriptor spare_;
   std::list<Incoming> incoming_;  // used by the thread only
   std::thread thread_;
   std::mutex requests_mutex_;

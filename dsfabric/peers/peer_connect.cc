@@ -312,7 +312,16 @@ absl::StatusOr<bool> PeerTable::offer(Peer& peer, Deadline deadline) {
   }
   auto answer =
       broker_->request(static_cast<int>(peer.rank), offer_of(attempt, *connections), time.end());
-  if (!answer.ok()) return give_up(answer.status());
+  if (!answer.ok()) {
+    const absl::Status& refusal = answer.status();
+    // Only the peer's answer has this scope.
+    const bool lacks =
+        absl::IsResourceExhausted(refusal) && error_scope(refusal) == ErrorScope::kPeer;
+    return give_up(lacks ? make_error(refusal.code(), ErrorScope::kPeer,
+                                      job_.label(peer.rank) + " cannot connect to this process: " +
+                                          std::string(refusal.message()))
+                         : refusal);
+  }
   // Refused: the peer has offered, too, and its offer counts.
   if (answer->empty()) return false;
   const absl::StatusOr<ConnectRequest> theirs =
@@ -348,8 +357,11 @@ absl::StatusOr<bool> PeerTable::offer(Peer& peer, Deadline deadline) {
     if (!confirmed.ok()) return confirmed;
     return true;
   }
-  // The peer was stopped after it had answered. It abandons the attempt at the next offer.
-  if (absl::IsDeadlineExceeded(accepted)) return give_up(accepted);
+  // The peer was stopped after it had answered, or one of the two lacks descriptors or memory. The
+  // peer abandons the attempt at the next offer.
+  if (absl::IsDeadlineExceeded(accepted) || absl::IsResourceExhausted(accepted)) {
+    return give_up(accepted);
+  }
   fail(peer.rank, accepted);
   return accepted;
 }

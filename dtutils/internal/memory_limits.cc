@@ -1,5 +1,7 @@
 #include "dtutils/internal/memory_limits.h"
 
+#include <sys/resource.h>
+
 #include <algorithm>
 #include <fstream>
 #include <iterator>
@@ -73,6 +75,23 @@ absl::Status explain_no_memory(const MemoryLimits& limits, uint64_t bytes) {
                           ? ""
                           : "; io_uring counts all processes of a user against "
                             "RLIMIT_MEMLOCK"));
+}
+
+std::string address_space_remedy(uint64_t bytes) {
+  rlimit limit{};
+  uint64_t mapped = 0;
+  std::ifstream status("/proc/self/status");
+  for (std::string word; status >> word;) {
+    uint64_t kilobytes = 0;
+    if (word == "VmSize:" && status >> kilobytes) mapped = kilobytes * kKiB;
+  }
+  const uint64_t needed = mapped + bytes;
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur >= needed) {
+    return "free memory, or raise vm.max_map_count";
+  }
+  return "raise RLIMIT_AS from " + format_bytes(limit.rlim_cur) + " to at least " +
+         format_bytes(needed) + " (ulimit -v " + std::to_string(round_up(needed, kKiB) / kKiB) +
+         ")";
 }
 
 absl::Status explain_full_budget(const BudgetState& budget, uint64_t bytes) {

@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <string>
 
 #include "absl/status/status.h"
 
@@ -28,6 +29,10 @@ struct MemoryLimits {
 // Returns the error for a registration of `bytes` that failed with ENOMEM. The text names the limit
 // that is met and the value that it needs; RLIMIT_MEMLOCK only if the registration exceeds it.
 [[nodiscard]] absl::Status explain_no_memory(const MemoryLimits& limits, uint64_t bytes);
+
+// Returns the remedy for a mapping of `bytes` that failed with ENOMEM. If RLIMIT_AS explains the
+// failure, the text names it and the value that it needs. Reads a file in /proc: for errors only.
+[[nodiscard]] std::string address_space_remedy(uint64_t bytes);
 
 // The budget of bytes of a registration cache, and its use.
 struct BudgetState {

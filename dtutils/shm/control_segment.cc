@@ -9,6 +9,7 @@
 #include <iterator>
 
 #include "dtutils/error.h"
+#include "dtutils/internal/memory_limits.h"
 #include "dtutils/internal/shared_file.h"
 
 namespace cariama::shm {
@@ -27,8 +28,9 @@ absl::StatusOr<std::shared_ptr<ControlSegment>> ControlSegment::create(const Uui
   if (base == MAP_FAILED) {
     const int error = errno;
     close(descriptor);
-    return make_errno_error(error, ErrorScope::kProcess, "mapping the 1 GiB control segment",
-                            "raise ulimit -v (pages are used only where written)");
+    return make_errno_error(
+        error, ErrorScope::kProcess, "mapping the 1 GiB control segment",
+        internal::address_space_remedy(kControlBytes) + " (pages are used only where written)");
   }
   auto segment = std::shared_ptr<ControlSegment>(
       new ControlSegment(static_cast<std::byte*>(base), descriptor, uuid));

@@ -14,6 +14,7 @@
 
 #include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/memory_limits.h"
 #include "dtutils/internal/peer_remedy.h"
 #include "dtutils/internal/socket_errors.h"
 
@@ -55,8 +56,9 @@ absl::Status Link::make_table() {
   void* table = mmap(nullptr, kMaxRegions * sizeof(RemoteRegionCell), PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (table == MAP_FAILED) {
-    return make_errno_error(errno, ErrorScope::kProcess, "mapping the key table of a peer",
-                            "raise ulimit -v");
+    const int number = errno;
+    return make_errno_error(number, ErrorScope::kProcess, "mapping the key table of a peer",
+                            internal::address_space_remedy(kMaxRegions * sizeof(RemoteRegionCell)));
   }
   regions_ = static_cast<RemoteRegionCell*>(table);
   return absl::OkStatus();
@@ -138,7 +140,10 @@ absl::StatusOr<std::shared_ptr<Link>> Link::connect(const Uuid& uuid, int pid,
   int error = send_message(socket, hello, -1, /*wait=*/true);
   Message welcome;
   FileDescriptor control;
-  if (error == 0) error = receive_message(socket, &welcome, &control, /*wait=*/true);
+  // The service may have refused this process, and closed the connection, before the hello came.
+  if (error == 0 || error == EPIPE) {
+    error = receive_message(socket, &welcome, &control, /*wait=*/true);
+  }
   if (error != 0) {
     if (error == EPROTO) {
       return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
@@ -161,6 +166,11 @@ absl::StatusOr<std::shared_ptr<Link>> Link::connect(const Uuid& uuid, int pid,
         internal::peer_remedy(error == EAGAIN ? internal::PeerRemedy::kSilent
                                               : internal::PeerRemedy::kDisconnected));
   }
+  if (welcome.type == MessageType::kRefused) {
+    return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kPeer,
+                      with_peer("connect over shm: the peer has no free descriptor", peer),
+                      "raise ulimit -n");
+  }
   struct stat file;
   if (welcome.type != MessageType::kWelcome || welcome.uuid != uuid || !control.valid() ||
       !is_mappable(control.get(), 0, kControlBytes, &file)) {
@@ -171,9 +181,11 @@ absl::StatusOr<std::shared_ptr<Link>> Link::connect(const Uuid& uuid, int pid,
   void* base = mmap(nullptr, kControlBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE,
                     control.get(), 0);
   if (base == MAP_FAILED) {
-    return make_errno_error(errno, ErrorScope::kProcess,
-                            with_peer("mapping the control segment (1 GiB, sparse)", peer),
-                            "raise ulimit -v");
+    const int number = errno;
+    return make_errno_error(
+        number, ErrorScope::kProcess,
+        with_peer("mapping the control segment (1 GiB, sparse)", peer),
+        internal::address_space_remedy(kControlBytes) + "; each peer on this host takes that much");
   }
   link->control_ = static_cast<std::byte*>(base);
   const ControlHeader* header = control_header(link->control_);

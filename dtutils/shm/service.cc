@@ -1,5 +1,6 @@
 #include "dtutils/shm/service.h"
 
+#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -27,6 +28,18 @@ constexpr int kMessagesOfClientAtOnce = 64;
 // The largest number of connections that the thread accepts before it serves its peers: a flood of
 // connections must not delay the peers. epoll_wait() reports the listener again.
 constexpr int kPeersAcceptedAtOnce = 64;
+// A connecting peer is refused if no descriptor was free for this long. Another thread may close
+// one meanwhile.
+constexpr std::chrono::milliseconds kDescriptorPatience{500};
+// A peer sends its first message immediately after it has connected.
+constexpr int kHelloPatienceMs = 10;
+
+bool is_of_own_user(int socket) {
+  ucred credentials{};
+  socklen_t length = sizeof credentials;
+  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0 &&
+         credentials.uid == geteuid();
+}
 
 }  // namespace
 
@@ -40,6 +53,7 @@ absl::Status Service::start() {
   if (!listener_.valid() || !epoll_.valid() || !wake_.valid()) {
     return failed("descriptors of the shm service thread");
   }
+  take_spare();
   sockaddr_un address;
   const socklen_t length = socket_address(control_->uuid(), &address);
   if (bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
@@ -62,6 +76,8 @@ absl::Status Service::start() {
   started_.wait(false);
   return absl::OkStatus();
 }
+
+void Service::take_spare() { spare_ = FileDescriptor(eventfd(0, EFD_CLOEXEC)); }
 
 void Service::stop() {
   if (!thread_.joinable()) return;
@@ -119,23 +135,12 @@ void Service::accept_peers() {
   for (int i = 0; i < kPeersAcceptedAtOnce; ++i) {
     FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket.valid()) {
-      // No descriptor is left: the connecting peer's deadline ends its wait. Sleep, instead of
-      // spinning on the ready listener.
-      if (errno == EMFILE || errno == ENFILE) {
-        report_once("shm.accept",
-                    "a connection over shm cannot be accepted (" +
-                        std::generic_category().message(errno) + "): its peer waits",
-                    "raise ulimit -n");
-        usleep(10'000);
-      }
+      if (errno == EMFILE || errno == ENFILE) on_missing_descriptor();
       return;
     }
-    ucred credentials{};
-    socklen_t length = sizeof credentials;
-    if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &length) != 0 ||
-        credentials.uid != geteuid()) {
-      continue;
-    }
+    missing_since_.reset();
+    if (!spare_.valid()) take_spare();
+    if (!is_of_own_user(socket.get())) continue;
     const int descriptor = socket.get();
     std::lock_guard lock(mutex_);
     if (!watch(descriptor, EPOLLIN, EPOLL_CTL_ADD)) {
@@ -147,6 +152,40 @@ void Service::accept_peers() {
     }
     connections_[descriptor].socket = std::move(socket);
   }
+}
+
+void Service::on_missing_descriptor() {
+  // accept4() finds no descriptor also if no peer waits.
+  pollfd waiting{listener_.get(), POLLIN, 0};
+  if (poll(&waiting, 1, 0) <= 0) {
+    missing_since_.reset();
+    return;
+  }
+  report_once("shm.accept", "a peer cannot connect over shm: this process has no free descriptor",
+              "raise ulimit -n");
+  const auto now = std::chrono::steady_clock::now();
+  if (!missing_since_) missing_since_ = now;
+  if (now - *missing_since_ >= kDescriptorPatience) refuse_peer();
+  usleep(10'000);  // instead of spinning on the ready listener
+}
+
+void Service::refuse_peer() {
+  spare_.reset();
+  FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (socket.valid() && is_of_own_user(socket.get())) {
+    // The close of a socket with unread messages would discard the refusal.
+    pollfd ready{socket.get(), POLLIN, 0};
+    Message hello;
+    FileDescriptor ignored;
+    if (poll(&ready, 1, kHelloPatienceMs) > 0) {
+      static_cast<void>(receive_message(socket.get(), &hello, &ignored, /*wait=*/false));
+    }
+    Message refusal;
+    refusal.type = MessageType::kRefused;
+    static_cast<void>(send_message(socket.get(), refusal, -1, /*wait=*/false));
+  }
+  socket.reset();  // its descriptor is the spare one
+  take_spare();
 }
 
 bool Service::serve(Connection& connection) {

@@ -6,11 +6,13 @@
 #define CARIAMA_DTUTILS_SHM_SERVICE_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <thread>
 
 #include "absl/status/status.h"
@@ -76,6 +78,11 @@ class Service {
 
   void run();
   void accept_peers();
+  // No descriptor is left for the next connection.
+  void on_missing_descriptor();
+  // Tells the next connecting peer that it is refused.
+  void refuse_peer();
+  void take_spare();
   void push(MessageType type, uint64_t key);
   // The following four functions require that mutex_ is locked. serve() and send_backlog() return
   // false if the connection must be closed.
@@ -93,6 +100,10 @@ class Service {
   FileDescriptor listener_;
   FileDescriptor epoll_;
   FileDescriptor wake_;
+  // Closed when no other descriptor is left, to accept the connections that are refused.
+  FileDescriptor spare_;
+  // The time at which accept4() found no descriptor. Reset when it finds one.
+  std::optional<std::chrono::steady_clock::time_point> missing_since_;
   std::thread thread_;
   std::atomic<bool> started_{false};
 

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "dsfabric/bootstrap.h"
+#include "dsfabric/collectives.h"
 #include "dsfabric/fabric.h"
 #include "dsfabric/launcher.h"
 #include "gmock/gmock.h"
@@ -157,6 +158,34 @@ int stop_rank_1() {
   while (true) pause();
 }
 
+// All processes meet in a barrier, whose deadline ends no test.
+int meet() {
+  auto fabric = Fabric::create({.on_failure = FailurePolicy::kContinue});
+  absl::Status met = fabric.status();
+  if (met.ok()) {
+    const auto self = (*fabric)->init_thread(0);
+    Collectives all(**fabric);
+    met = all.barrier(deadline_after(std::chrono::hours(1)));
+    if (met.ok()) met = (*fabric)->finalize(far_away());
+  }
+  const std::string text = met.ToString() + "\n";
+  static_cast<void>(!write(STDOUT_FILENO, text.data(), text.size()));
+  return met.ok() ? 0 : 99;
+}
+
+// Rank 1 stops. With a lease the others finish in order without it.
+int finish_without_rank_1() {
+  FabricOptions options;
+  options.on_failure = FailurePolicy::kContinue;
+  options.lease = std::chrono::seconds(3);
+  auto fabric = Fabric::create(options);
+  if (!fabric.ok() || !(*fabric)->bootstrap().fence(far_away()).ok()) return 99;
+  if ((*fabric)->rank() != 1 && !(*fabric)->connection(1).ok()) return 98;
+  if (!(*fabric)->bootstrap().fence(far_away()).ok()) return 97;
+  if ((*fabric)->rank() == 1) raise(SIGSTOP);
+  return (*fabric)->finalize(far_away()).ok() ? 0 : 96;
+}
+
 std::string launcher() { return std::string(CARIAMA_PROGRAM_DIR) + "/cariama-run"; }
 
 std::string job(const std::string& options, const std::string& role) {
@@ -250,6 +279,14 @@ TEST(FailureReports, AStoppedProcessIsKilledIfTheOthersExitBecauseOfIt) {
               HasSubstr("rank 1 is stopped, and the job has ended without it: it is killed"));
 }
 
+TEST(FailureReports, AStoppedProcessFailsLastIfTheOthersEndInOrder) {
+  Running job_of_three(job("-n 3 --keep-going", "'finish without rank 1'"));
+  EXPECT_EQ(job_of_three.wait(), 128 + SIGKILL) << job_of_three.err();
+  EXPECT_THAT(job_of_three.err(), Not(HasSubstr("exited with code")));
+  EXPECT_THAT(job_of_three.err(),
+              HasSubstr("rank 1 is stopped, and the job has ended without it: it is killed"));
+}
+
 TEST(FailureReports, AProgramThatReturnsWithoutFinalizeIsToldSo) {
   Running returned(job("-n 2", "return"));
   EXPECT_EQ(returned.wait(), 1);
@@ -315,6 +352,38 @@ TEST(FailureReports, NameTheLimitOfFileSizes) {
   EXPECT_THAT(refused.out(), HasSubstr("exited with code 99"));
 }
 
+#if !defined(CARIAMA_OTHER_HANDLERS)  // these sanitizers need descriptors and much address space
+// Each limit ends the job at another step, or suffices.
+TEST(FailureReports, NameTheLimitOfDescriptors) {
+  size_t refused = 0;
+  size_t unconnected = 0;
+  for (int limit = 20; limit <= 44; limit += 4) {
+    Running meeting("sh -c '(ulimit -n " + std::to_string(limit) + "; timeout -s KILL 50 " +
+                    job("-n 3", "meet") + "; echo code $?) 2>&1 | cat'");
+    meeting.wait();
+    const std::string out = meeting.out();
+    EXPECT_THAT(out, Not(HasSubstr("code 137"))) << limit;
+    if (out.find("Too many open files") == std::string::npos) continue;
+    ++refused;
+    EXPECT_THAT(out, HasSubstr("raise ulimit -n")) << limit;
+    if (out.find("could not be connected for more than a second") != std::string::npos) {
+      ++unconnected;
+    }
+  }
+  EXPECT_GT(refused, 0U);
+  EXPECT_GT(unconnected, 0U);
+}
+
+TEST(FailureReports, NameTheLimitOfTheAddressSpace) {
+  // A process maps its own control segment of 1 GiB, but not that of a peer.
+  Running meeting("sh -c '(ulimit -v 1500000; " + job("-n 2", "meet") + ") 2>&1 | cat'");
+  meeting.wait();
+  EXPECT_THAT(meeting.out(), HasSubstr("could not be connected for more than a second"));
+  EXPECT_THAT(meeting.out(), HasSubstr("raise RLIMIT_AS from 1.4 GiB to at least 2"));
+  EXPECT_THAT(meeting.out(), HasSubstr("(ulimit -v 2"));
+}
+#endif
+
 TEST(FailureReports, AreNotNeededWithASmallStack) {
   Running small("sh -c 'ulimit -s 64; exec " + launcher() + " -n 2 --tag-output seq 20000'");
   EXPECT_EQ(small.wait(), 0) << small.err();
@@ -365,6 +434,8 @@ TEST(FailureReports, HostsWithoutACommonDeviceAreToldSo) {
 int play(std::string_view role) {
   if (role == "kill rank 0") return kill_rank_0();
   if (role == "stop rank 1") return stop_rank_1();
+  if (role == "finish without rank 1") return finish_without_rank_1();
+  if (role == "meet") return meet();
   if (role == "one unfinalized" || role == "none finalized") return end_without_finalize(role);
   return fail_in_rank_1(role);
 }

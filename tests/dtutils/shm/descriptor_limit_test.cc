@@ -63,5 +63,38 @@ TEST(ShmDescriptors, AConnectionWithoutThemNamesTheLimit) {
   });
 }
 
+// The process that is connected to has no descriptors. The peer learns the cause instead of
+// waiting.
+TEST(ShmDescriptors, AProcessWithoutThemTellsItsPeers) {
+#if defined(__SANITIZE_UNDEFINED__)
+  GTEST_SKIP() << "UBSan opens a pipe to check the type of an object: it needs descriptors itself";
+#endif
+  cariama::testing::run_test_processes(2, [](Exchange& exchange) {
+    ShmNode node;
+    if (exchange.rank() == 0) {
+      must(exchange.put("address", node.queue_pair->address()));
+      const std::vector<int> taken = take_all_descriptors();
+      must(exchange.fence(soon()));
+      must(exchange.fence(soon()));
+      for (const int one : taken) close(one);
+      must(exchange.fence(soon()));
+      must(exchange.fence(soon()));
+      return;
+    }
+    const std::string address = must(exchange.get(0, "address", soon()));
+    must(exchange.fence(soon()));
+    for (int attempt = 0; attempt < 3; ++attempt) {
+      const absl::Status refused = node.make_queue_pair()->connect(address, {});
+      EXPECT_EQ(refused.code(), absl::StatusCode::kResourceExhausted) << refused;
+      EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("no free descriptor"));
+      EXPECT_THAT(std::string(refused.message()), ::testing::HasSubstr("raise ulimit -n"));
+    }
+    must(exchange.fence(soon()));
+    must(exchange.fence(soon()));
+    must(node.make_queue_pair()->connect(address, {}));
+    must(exchange.fence(soon()));
+  });
+}
+
 }  // namespace
 }  // namespace cariama::shm
