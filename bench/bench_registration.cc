@@ -538,9 +538,11 @@ void run_overhead(const Report& report) {
   for (const size_t size : {size_t{17'000}, size_t{1} << 20, size_t{4} << 20}) {
     const Buffers source(size + 4096);
     const Buffers target(size + 4096);
-    const auto make = [&](std::shared_ptr<RegistrationPolicy> policy) {
+    const auto make = [&](std::shared_ptr<RegistrationPolicy> policy,
+                          Invalidation invalidation = Invalidation::kOneThread) {
       RegistrationOptions options;
       options.max_bytes = UINT64_MAX;
+      options.invalidation = invalidation;
       options.policy = std::move(policy);
       return must(RegistrationCache::create(must(make_pinner()), options));
     };
@@ -555,6 +557,9 @@ void run_overhead(const Report& report) {
       copies.push_back(static_cast<double>(registration_clock() - begin));
     }
     const double copy = percentile(copies, 0.5);
+    const auto awaiting =
+        make(must(make_registration_policy("leave-pinned")), Invalidation::kAutomatic);
+    const double hit_of_default = hit_cost(*awaiting, source.get(), size, nullptr);
     const double hit = hit_cost(*plain, source.get(), size, nullptr);
     const double without_walk = hit_cost(*recording, source.get(), size, &given);
     const double all = hit_cost(*recording, source.get(), size, nullptr);
@@ -569,6 +574,8 @@ void run_overhead(const Report& report) {
     report.row("lock_contended", params, one(lock + std::max(contended - hit, 0.0)), "ns");
     report.row("context_record", params, one(std::max(without_walk - hit, 0.0)), "ns");
     report.row("hit", params, one(hit), "ns");
+    // With the system call of Invalidation::kAutomatic, the default.
+    report.row("hit_with_check", params, one(hit_of_default), "ns");
     report.row("hit_contended", params, one(contended), "ns");
     report.row("hit_and_record", params, one(without_walk), "ns");
     report.row("stack_walk", params, one(std::max(all - without_walk, 0.0)), "ns");

@@ -251,6 +251,17 @@ void MappingMonitor::unwatch(const Watch& watch) {
   }
 }
 
+bool MappingMonitor::wait_for_unmapping() const {
+  // While such a change is in progress, from before its effect until its event was read, the kernel
+  // refuses each request to a userfaultfd with EAGAIN. Else it refuses this empty range.
+  uffdio_writeprotect nothing{};
+  for (int tries = 0; ioctl(events_.get(), UFFDIO_WRITEPROTECT, &nothing) != 0 && errno == EAGAIN;
+       ++tries) {
+    if (tries > 16) std::this_thread::yield();
+  }
+  return errno == EINVAL;
+}
+
 uint64_t MappingMonitor::wait_for_even() const {
   for (int spins = 0;; ++spins) {
     const uint64_t sequence = sequence_.load(std::memory_order_acquire);

@@ -81,6 +81,12 @@ class MappingMonitor {
     return slots_[watch.slot].state.load(std::memory_order_acquire) == live(watch.version);
   }
 
+  // Waits until the monitor's thread has read the event of each change of watched memory that other
+  // threads can see. (A thread that unmaps memory makes the addresses free before the kernel queues
+  // the event.) Call it before processed_sequence(). One system call. Returns false if the program
+  // has closed the descriptor, so that nothing can tell.
+  [[nodiscard]] bool wait_for_unmapping() const;
+
   // Returns the number of the last processed batch of events. Waits while the monitor's thread
   // processes one, which takes it microseconds.
   [[nodiscard]] uint64_t processed_sequence() const {

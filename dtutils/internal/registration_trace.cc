@@ -116,6 +116,7 @@ void RegistrationTrace::end(uint64_t ticket) {
 }
 
 void RegistrationTrace::write_all() {
+  if (getpid() != process_) return;  // exit() of a forked child
   const std::lock_guard lock(mutex_);
   while (!uses_.empty()) {
     if (uses_.front().end == 0) uses_.front().end = read_clock(CLOCK_MONOTONIC) - start_;

@@ -4,7 +4,9 @@
 #include <time.h>
 
 #include <algorithm>
+#include <bit>
 #include <string>
+#include <utility>
 
 #include "dtutils/diagnostics.h"
 #include "dtutils/internal/start_thread.h"
@@ -15,6 +17,7 @@ namespace {
 
 constexpr int64_t kMostWakeDelay = 2'000'000;
 constexpr int64_t kNotGrantedPause = 100'000'000;
+constexpr int64_t kLeastPause = 20'000;  // before a refused registration is tried again
 // On a loaded machine a helper may wake this late. A post that expires meanwhile lets one helper
 // too many run.
 constexpr int64_t kPostExpires = 500'000'000;
@@ -24,6 +27,7 @@ constexpr int kMostIdleDoublings = 3;
 constexpr size_t kMostRecordsPerStep = 64;
 constexpr int kMostItemsAhead = 64;  // items of the RQ for which the helper begins earlier
 constexpr size_t kRecentPolicies = 4;
+constexpr uint32_t kSearchAgain = 64;  // uses of a thread for which there was no queue
 // The helper looks at the DQ this long after the expected begin of a use, in ns: most uses have
 // ended then.
 constexpr int64_t kLookAfter = 50'000;
@@ -55,22 +59,10 @@ std::atomic<uint64_t> last_policy_serial{0};
 
 }  // namespace
 
-HelperOptions HelperOptions::improved() {
-  HelperOptions options;
-  options.predictor_kind = PredictorKind::kFollow;
-  options.horizon = std::chrono::microseconds(300);
-  options.give_up_after = 1;
-  options.look_interval = std::chrono::microseconds(250);
-  options.batch = std::chrono::microseconds(50);
-  options.piece_bytes = size_t{1} << 20;
-  options.piece_from = size_t{16} << 20;
-  return options;
-}
-
 // A thread that ends uses, and later another one: `thread` expires when a thread ends.
 struct HelperPolicy::Communicator {
   explicit Communicator(const HelperOptions& options)
-      : queue(std::max(1u, options.queue_records)) {}
+      : queue(std::bit_ceil(options.queue_records)) {}
   std::weak_ptr<const char> thread;  // guarded by communicators_mutex_
   internal::UseQueue queue;
 };
@@ -82,12 +74,7 @@ struct HelperPolicy::Beginner {
 };
 
 HelperPolicy::HelperPolicy(HelperOptions options)
-    : options_([&options] {
-        uint32_t records = 1;
-        while (records < options.queue_records) records *= 2;
-        options.queue_records = records;
-        return options;
-      }()),
+    : options_(options),
       serial_(last_policy_serial.fetch_add(1, std::memory_order_relaxed) + 1),
       register_cost_(kRegisterPerPage, kRegisterBase),
       deregister_cost_(kDeregisterPerPage, kDeregisterBase),
@@ -152,17 +139,29 @@ internal::UseQueue* HelperPolicy::queue_of_this_thread() {
     std::array<std::pair<uint64_t, internal::UseQueue*>, kRecentPolicies>
         queues{};  // serial, queue
     size_t oldest = 0;
+    uint32_t unrecorded = 0;  // uses without a queue
+    bool ended = false;       // the thread gives its queues back, and may still end uses
   };
   static thread_local Recent of_thread;
   Recent& recent = of_thread;
-  for (const auto& [serial, queue] : recent.queues) {
-    if (serial == serial_) [[likely]] {
+  for (auto& [serial, queue] : recent.queues) {
+    if (serial != serial_) [[unlikely]]
+      continue;
+    if (queue != nullptr || ++recent.unrecorded % kSearchAgain != 0) [[likely]]
       return queue;
-    }
+    serial = 0;
   }
+  if (recent.ended) return nullptr;
   queue_searches_.fetch_add(1, std::memory_order_relaxed);
   const std::lock_guard lock(communicators_mutex_);
-  static thread_local const auto me = std::make_shared<const char>('\0');
+  static thread_local const struct Me {
+    ~Me() {
+      of_thread = {};
+      of_thread.ended = true;
+    }
+    std::shared_ptr<const char> name = std::make_shared<const char>('\0');
+  } of_this_thread;
+  const std::shared_ptr<const char>& me = of_this_thread.name;
   const size_t count = communicator_count_.load(std::memory_order_relaxed);
   Communicator* mine = nullptr;
   Communicator* unused = nullptr;
@@ -465,7 +464,8 @@ bool HelperPolicy::register_due() {
   const RegisterAheadResult result = control_->register_ahead({region});
   if (result == RegisterAheadResult::kRefused && control_->now() < due) {
     // What refuses it may end before the deadline: a use of other memory, or a deregistration.
-    known.not_before = control_->now() + register_cost_.predict(known.bytes / kPage) / 4;
+    known.not_before =
+        control_->now() + std::max(kLeastPause, register_cost_.predict(known.bytes / kPage) / 4);
     return false;
   }
   dequeue(known);

@@ -16,9 +16,9 @@
 //
 // The helper takes one DQ record at a time, then looks at the registration queue (RQ), which is
 // ordered by deadline:
-// - DQ: predict the next use td. If tc + tp <= td, or no use is predicted, deregister the region,
-//   and put it into the RQ with the deadline td. The decision about a region waits until the DQ is
-//   empty, or 64 records were taken: a later record of the region may be in it.
+// - DQ: predict the next use td. If tc + tp <= td, deregister the region, and put it into the RQ
+//   with the deadline td. If no use is predicted, deregister it. The decision about a region waits
+//   until the DQ is empty, or 64 records were taken: a later record of the region may be in it.
 // - RQ: if tc + tp >= td for the first item, register it; also if an item after it would be late
 //   otherwise, because each takes the time of one DQ and one RQ item.
 // A record may also revise the predictions of other regions (FollowPredictor): their deadlines
@@ -42,6 +42,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "dtutils/export.h"
 #include "dtutils/registration/cost_model.h"
 #include "dtutils/registration/period_predictor.h"
@@ -55,13 +56,14 @@ struct UseRecord;
 class UseQueue;
 }  // namespace internal
 
+// No time is negative or longer than an hour.
 struct CARIAMA_DTUTILS_EXPORT HelperOptions {
   PredictorKind predictor_kind = PredictorKind::kContext;
   PredictorOptions predictor{};
-  // Records of one DQ. A power of two.
+  // Records of one DQ, 1 to 2^20, rounded up to a power of two.
   uint32_t queue_records = 256;
-  // The time between two checks of the DQ while no region is due. While no memory is registered and
-  // no record arrives, the time doubles, up to 8 times its value.
+  // The time between two checks of the DQ while no region is due, not 0. While no memory is
+  // registered and no record arrives, the time doubles, up to 8 times its value.
   std::chrono::microseconds poll_interval{1000};
   // The shortest time until the next use for which a region is deregistered, while all of the
   // budget is free. The time falls linearly to 0 at three quarters of the budget. 0: the paper's
@@ -101,6 +103,9 @@ struct CARIAMA_DTUTILS_EXPORT HelperOptions {
   // horizon 300 µs, give_up_after 1, look_interval 250 µs, batch 50 µs; messages of 16 MiB or more
   // are registered in pieces of 1 MiB.
   [[nodiscard]] static HelperOptions improved();
+
+  // Returns INVALID_ARGUMENT, with the name of the option and its range, if one is out of range.
+  [[nodiscard]] absl::Status validate() const;
 };
 
 // The numbers since the policy was attached to its cache (the last one, if it serves none).
@@ -130,11 +135,13 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
   // stays registered until the budget ends the registration.
   static constexpr size_t kMaxThreads = 256;
 
-  // One policy serves one cache at a time. The next one begins without predictions.
+  // One policy serves one cache at a time. The next one begins without predictions. Options out of
+  // their range are an error of RegistrationCache::create().
   explicit HelperPolicy(HelperOptions options);
   ~HelperPolicy() override;
 
   [[nodiscard]] std::string_view name() const override { return "helper"; }
+  [[nodiscard]] absl::Status validate() const override { return options_.validate(); }
   void attach(RegionControl* control) override;
   [[nodiscard]] bool records_uses() const override { return true; }
   [[nodiscard]] bool ended(const RegionUse& use) override;

@@ -44,7 +44,7 @@ ContextPredictor::ContextPredictor(const PredictorOptions& options) : options_(o
 
 uint64_t ContextPredictor::signature(const PredictorUse& use) const {
   uint64_t hash = mix(mix(0, use.stack), use.region);
-  for (uint32_t i = 0; i < std::min(options_.window, kMaxWindow); ++i)
+  for (uint32_t i = 0; i < std::min(options_.window, PredictorOptions::kMaxWindow); ++i)
     hash = mix(hash, context_[i]);
   return hash;
 }
@@ -226,7 +226,7 @@ std::optional<int64_t> GapPredictor::record(const PredictorUse& use) {
   region.last = use.time;
   region.call_site = mix(mix(0, region.life), use.stack);
   region.with_context = region.call_site;
-  for (uint32_t i = 0; i < std::min(options_.window, kMaxWindow); ++i) {
+  for (uint32_t i = 0; i < std::min(options_.window, PredictorOptions::kMaxWindow); ++i) {
     region.with_context = mix(region.with_context, context_[i]);
   }
   std::copy_backward(context_.begin(), context_.end() - 1, context_.end());
@@ -330,7 +330,7 @@ std::optional<int64_t> FollowPredictor::record(const PredictorUse& use) {
   }
   Event event{use.region, 0, mix(mix(0, use.region), use.stack), use.time};
   event.with_context = event.call_site;
-  for (uint32_t i = 0; i < std::min(options_.window, kMaxWindow); ++i) {
+  for (uint32_t i = 0; i < std::min(options_.window, PredictorOptions::kMaxWindow); ++i) {
     event.with_context = mix(event.with_context, context_[i]);
   }
   std::copy_backward(context_.begin(), context_.end() - 1, context_.end());

@@ -109,7 +109,8 @@ enum class PeriodEstimate : uint8_t {
 };
 
 struct PredictorOptions {
-  // Communications before this one that belong to the signature, 0 to 4 (paper: 2).
+  static constexpr uint32_t kMaxWindow = 4;
+  // Communications before this one that belong to the signature, 0 to kMaxWindow (paper: 2).
   uint32_t window = 2;
   PeriodEstimate estimate = PeriodEstimate::kMinimum;
   // A deadline that has passed by at most this fraction of its period counts as due now. 0: only
@@ -197,7 +198,6 @@ class CARIAMA_DTUTILS_EXPORT ContextPredictor final : public PeriodPredictor {
   [[nodiscard]] size_t signatures() const { return histories_.size(); }
 
  private:
-  static constexpr uint32_t kMaxWindow = 4;
   static constexpr size_t kSamples = 8;
   struct History {
     int64_t last = 0;
@@ -209,7 +209,8 @@ class CARIAMA_DTUTILS_EXPORT ContextPredictor final : public PeriodPredictor {
   [[nodiscard]] std::optional<int64_t> period(const History& history) const;
 
   const PredictorOptions options_;
-  std::array<uint64_t, kMaxWindow> context_{};  // of the previous communications, latest first
+  // Of the previous communications, latest first.
+  std::array<uint64_t, PredictorOptions::kMaxWindow> context_{};
   internal::BoundedMap<History> histories_{kMaxSignatures};  // by signature
   // By region. May name signatures that were dropped.
   internal::BoundedMap<std::vector<uint64_t>> signatures_of_{kMaxRegions};
@@ -269,7 +270,6 @@ class CARIAMA_DTUTILS_EXPORT GapPredictor final : public PeriodPredictor {
   [[nodiscard]] size_t entries() const override { return regions_.size() + gaps_.size(); }
 
  private:
-  static constexpr uint32_t kMaxWindow = 4;
   struct Region {
     int64_t last = 0;  // time of the last use; 0: none
     uint64_t life =
@@ -283,7 +283,8 @@ class CARIAMA_DTUTILS_EXPORT GapPredictor final : public PeriodPredictor {
   void predict(Region& region);
 
   const PredictorOptions options_;
-  std::array<uint64_t, kMaxWindow> context_{};  // of the previous communications, latest first
+  // Of the previous communications, latest first.
+  std::array<uint64_t, PredictorOptions::kMaxWindow> context_{};
   internal::BoundedMap<Region> regions_{kMaxRegions};
   internal::BoundedMap<Gaps> gaps_{kMaxSignatures};  // by signature, which includes the life
   uint64_t lives_ = 0;
@@ -312,7 +313,6 @@ class CARIAMA_DTUTILS_EXPORT FollowPredictor final : public PeriodPredictor {
   [[nodiscard]] size_t entries() const override { return regions_.size() + anchors_.size(); }
 
  private:
-  static constexpr uint32_t kMaxWindow = 4;
   struct Follower {
     uint64_t region = 0;
     uint64_t sampled = 0;  // number of the communication that gave the last gap
@@ -346,8 +346,9 @@ class CARIAMA_DTUTILS_EXPORT FollowPredictor final : public PeriodPredictor {
   // Sums over the predictions that were followed by a use, in which older ones fade, in ns.
   double error_sum_ = 0;
   double gap_sum_ = 0;
-  std::array<Event, kMaxEvents> events_{};      // a ring
-  std::array<uint64_t, kMaxWindow> context_{};  // of the previous communications, latest first
+  std::array<Event, kMaxEvents> events_{};  // a ring
+  // Of the previous communications, latest first.
+  std::array<uint64_t, PredictorOptions::kMaxWindow> context_{};
   internal::BoundedMap<Region> regions_{kMaxRegions};
   internal::BoundedMap<Anchor> anchors_{kMaxAnchors};  // by signature
   std::vector<PredictionRevision> revisions_;

@@ -14,6 +14,7 @@
 #include <new>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -24,6 +25,7 @@
 #include "dtutils/internal/mapping_monitor.h"
 #include "dtutils/internal/memory_limits.h"
 #include "dtutils/internal/read_through.h"
+#include "dtutils/internal/validate.h"
 
 namespace cariama {
 
@@ -32,6 +34,8 @@ namespace {
 constexpr uint32_t kMostSlots = 16384;             // the kernel's limit of a table
 constexpr size_t kMostOfOneSlot = internal::kGiB;  // the kernel's limit of one fixed buffer
 constexpr size_t kMostRead = 64 * internal::kKiB;
+constexpr std::string_view kClosedRemedy =
+    "do not close descriptors of the library (closefrom, close_range): io_uring has lost its own";
 
 absl::Status not_mapped(const std::byte* address, size_t bytes) {
   const auto start = reinterpret_cast<uintptr_t>(address);
@@ -48,6 +52,10 @@ DomainPinner::DomainPinner(std::shared_ptr<ProtectionDomain> domain, Access acce
     : domain_(std::move(domain)), access_(access), read_only_access_(read_only_access) {}
 
 absl::StatusOr<std::shared_ptr<MemoryRegion>> DomainPinner::pin(std::byte* address, size_t bytes) {
+  if (domain_ == nullptr) {
+    return internal::invalid_argument("a DomainPinner without a protection domain",
+                                      "pass that of the queue pairs");
+  }
   // A device that pins the memory finds out by itself.
   if (!domain_->pins_memory() && !internal::is_mapped(address, bytes))
     return not_mapped(address, bytes);
@@ -102,6 +110,13 @@ class IoUringPinner::State {
     const __u64 tag = 0;
     const int updated = io_uring_register_buffers_update_tag(&ring_, slot, &range, &tag, 1);
     return updated == 1 ? 0 : updated;
+  }
+
+  // Returns false if the program has closed the descriptor of the ring.
+  [[nodiscard]] bool is_open() {
+    io_uring_probe* const probe = io_uring_get_probe_ring(&ring_);
+    io_uring_free_probe(probe);
+    return probe != nullptr;
   }
 
   bool take_slots(size_t count, std::vector<uint32_t>& slots) {
@@ -212,9 +227,15 @@ absl::StatusOr<std::shared_ptr<MemoryRegion>> IoUringPinner::pin(std::byte* addr
   }
   if (error != -EFAULT && error != -EOPNOTSUPP) {
     return make_errno_error(-error, ErrorScope::kProcess,
-                            "pinning " + internal::format_bytes(bytes));
+                            "pinning " + internal::format_bytes(bytes),
+                            error == -EBADF ? kClosedRemedy : "");
   }
   if (!internal::is_mapped(address, bytes)) return not_mapped(address, bytes);
+  // The descriptor may belong to another file now, which refuses the request with the same error.
+  if (!state_->is_open()) {
+    return make_errno_error(EBADF, ErrorScope::kProcess, "pinning " + internal::format_bytes(bytes),
+                            kClosedRemedy);
+  }
   return std::make_shared<IoUringRegion>(state_, source, std::vector<uint32_t>{});
 }
 

@@ -45,12 +45,15 @@ class CARIAMA_DTUTILS_EXPORT DomainPinner final : public Pinner {
  public:
   // `read_only_access`: if the memory does not permit a registration with `access` (read-only
   // memory with a right to write), pin() registers with these rights instead.
-  // MemoryRegion::access() returns the rights of the registration.
+  // MemoryRegion::access() returns the rights of the registration. Transports that pin no memory
+  // (shm, sim) do not look at the rights of the memory.
   DomainPinner(std::shared_ptr<ProtectionDomain> domain, Access access,
                std::optional<Access> read_only_access = std::nullopt);
   [[nodiscard]] absl::StatusOr<std::shared_ptr<MemoryRegion>> pin(std::byte* address,
                                                                   size_t bytes) override;
-  [[nodiscard]] bool counts_against_memlock() const override { return domain_->pins_memory(); }
+  [[nodiscard]] bool counts_against_memlock() const override {
+    return domain_ != nullptr && domain_->pins_memory();
+  }
 
  private:
   const std::shared_ptr<ProtectionDomain> domain_;

@@ -26,6 +26,7 @@
 #include <memory>
 #include <string_view>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dtutils/export.h"
 #include "dtutils/registration/helper_board.h"
@@ -107,6 +108,10 @@ class CARIAMA_DTUTILS_EXPORT RegistrationPolicy {
   virtual ~RegistrationPolicy() = default;
   [[nodiscard]] virtual std::string_view name() const = 0;
 
+  // Called by RegistrationCache::create(), which returns the error: INVALID_ARGUMENT for options
+  // that the policy cannot follow.
+  [[nodiscard]] virtual absl::Status validate() const { return absl::OkStatus(); }
+
   // Called before the first use with the control of the cache, and with nullptr before the cache is
   // destroyed.
   virtual void attach(RegionControl* /*control*/) {}
@@ -115,11 +120,13 @@ class CARIAMA_DTUTILS_EXPORT RegistrationPolicy {
   [[nodiscard]] virtual bool records_uses() const { return false; }
 
   // Called when a use has ended, in the application's thread. The region is idle then, unless
-  // another use is in progress. Returns true if an idle region stays registered. Must not block.
+  // another use is in progress. Returns true if an idle region stays registered. Must not block,
+  // and must not throw: the destructor of RegistrationUse calls it.
   [[nodiscard]] virtual bool ended(const RegionUse& use) = 0;
 
-  // Called when the memory was unmapped or forgotten; the name is not used again. The caller holds
-  // a lock of the cache, so the policy must not call RegionControl.
+  // Called when the cache no longer knows the region: its memory changed or was forgotten, a longer
+  // range replaced it, or too many idle ranges were known. The name is not used again. The caller
+  // holds a lock of the cache, so the policy must not call RegionControl.
   virtual void forgotten(RegionName /*region*/) {}
 
   // Returns true if idle registrations are ended when a budget or a limit of the system is met.

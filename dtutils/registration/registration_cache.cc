@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
+#include <tuple>
+#include <utility>
 
 #include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
@@ -60,19 +62,6 @@ struct RegistrationCache::Entry {
   }
 };
 
-RegistrationUse& RegistrationUse::operator=(RegistrationUse&& other) noexcept {
-  if (this == &other) return *this;
-  release();
-  cache_ = std::exchange(other.cache_, nullptr);
-  entry_ = other.entry_;
-  region_ = other.region_;
-  hit_ = other.hit_;
-  transient_ = other.transient_;
-  trace_ticket_ = other.trace_ticket_;
-  use_ = other.use_;
-  return *this;
-}
-
 void RegistrationUse::release() {
   if (cache_ == nullptr) return;
   std::exchange(cache_, nullptr)->end(*static_cast<RegistrationCache::Entry*>(entry_), *this);
@@ -95,6 +84,7 @@ absl::StatusOr<std::unique_ptr<RegistrationCache>> RegistrationCache::create(
                                               internal::base_page() / 4;
   }
   if (options.policy == nullptr) options.policy = make_registration_policy("lru").value();
+  if (absl::Status valid = options.policy->validate(); !valid.ok()) return valid;
   std::unique_ptr<RegistrationCache> cache(
       new RegistrationCache(std::move(pinner), std::move(options)));
   if (cache->fork_page_ == nullptr) {
@@ -119,8 +109,10 @@ RegistrationCache::RegistrationCache(std::shared_ptr<Pinner> pinner, Registratio
       trace_(internal::RegistrationTrace::get()),
       records_uses_(options_.policy->records_uses() || trace_ != nullptr),
       last_change_(options_.clock()) {
-  if (options_.invalidation == Invalidation::kAutomatic) {
+  if (options_.invalidation == Invalidation::kAutomatic ||
+      options_.invalidation == Invalidation::kOneThread) {
     monitor_ = internal::MappingMonitor::get();
+    awaits_unmapping_ = monitor_ != nullptr && options_.invalidation == Invalidation::kAutomatic;
     if (monitor_ == nullptr) {
       stays_ = false;
       report_once("registration.userfaultfd",
@@ -138,7 +130,8 @@ RegistrationCache::~RegistrationCache() {
     const auto leak = [](auto owner) {
       static_cast<void>(std::make_unique<decltype(owner)>(std::move(owner)).release());
     };
-    leak(std::pair(std::move(entries_), std::move(index_)));  // a thread may change them at fork
+    // A thread may change them at fork.
+    leak(std::tuple(std::move(entries_), std::move(unused_), std::move(index_)));
     leak(std::move(changed_));
     leak(std::move(options_.policy));
     return;
@@ -216,6 +209,11 @@ void RegistrationCache::record(RegistrationUse& made, const void* address, size_
                       "a registration cache of the parent process is used after fork",
                       "create a cache in the child");
   }
+  // Another thread may be unmapping memory whose addresses are mapped again already. Where nothing
+  // can tell, no registration is used again.
+  if (awaits_unmapping_ && !monitor_->wait_for_unmapping()) [[unlikely]] {
+    static_cast<void>(forget(nullptr, UINTPTR_MAX));
+  }
   if (monitor_ != nullptr && monitor_->processed_sequence() !=
                                  seen_sequence_.load(std::memory_order_acquire)) [[unlikely]] {
     catch_up();
@@ -286,8 +284,8 @@ absl::StatusOr<RegistrationUse> RegistrationCache::find_or_register(const void* 
     }
     const bool longer = entry->bytes() > end - start;
     absl::Status pinned = pin(lock, *entry, 1);
-    // A longer range that finds no room is forgotten. There may be room for the range itself.
-    if (absl::IsAborted(pinned) || (longer && absl::IsResourceExhausted(pinned))) continue;
+    // A longer range that cannot be registered is forgotten. The range itself may be.
+    if (absl::IsAborted(pinned) || (longer && !pinned.ok())) continue;
     if (!pinned.ok()) return pinned;
     ++statistics_.misses;
     hint(from).store(entry, std::memory_order_release);

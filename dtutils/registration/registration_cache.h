@@ -23,11 +23,8 @@
 // address it would read and write pages that the program no longer sees. By userfaultfd the cache
 // detects that memory was unmapped (also in part), moved (mremap), mapped again or discarded
 // (madvise DONTNEED, FREE, REMOVE), and never uses that registration again: an acquire() that
-// starts after the call has returned makes a new registration. Not covered: the kernel frees the
-// addresses before it raises the event and lets munmap() or mremap() return. If another thread maps
-// memory at these addresses in between, and acquires it, that acquire() may return the registration
-// of the old pages. Where one thread unmaps registered memory (free() of a large block does, too)
-// while others map memory, call forget() before. The kernel raises no event for shmdt(2), for
+// starts after the memory has changed makes a new registration, also before the call that changed
+// it has returned in its thread (Invalidation). The kernel raises no event for shmdt(2), for
 // fallocate(2) with FALLOC_FL_PUNCH_HOLE on a memfd, for ftruncate(2) that shrinks a memfd, and for
 // madvise(MADV_GUARD_INSTALL): call forget() before them.
 // Memory that cannot be watched (backed by a file on disk, or where the system refuses userfaultfd)
@@ -40,9 +37,9 @@
 // CARIAMA_TRACE_REGISTRATION=FILE writes one line for each use into a new file, for
 // bench_registration --trace (docs/registration.md, "Recording a trace").
 //
-// Cost of a hit, without locks or system calls: acquire() makes two atomic read-modify-writes on
-// the region (its count of uses, the paper's lock of a region, and its count of hits), release()
-// one. A known range takes about 300 bytes.
+// Cost of a hit, without locks: acquire() makes two atomic read-modify-writes on the region (its
+// count of uses, the paper's lock of a region, and its count of hits), release() one. With
+// Invalidation::kAutomatic acquire() also makes a system call. A known range takes about 300 bytes.
 #ifndef CARIAMA_DTUTILS_REGISTRATION_REGISTRATION_CACHE_H_
 #define CARIAMA_DTUTILS_REGISTRATION_REGISTRATION_CACHE_H_
 
@@ -78,8 +75,13 @@ class RegistrationTrace;
 class RegistrationCache;
 
 enum class Invalidation : uint8_t {
-  // By userfaultfd. If the system refuses userfaultfd, no registration outlives its use.
+  // By userfaultfd, for all threads: acquire() waits while a thread unmaps watched memory. It makes
+  // one system call to find out. If the system refuses userfaultfd, no registration outlives its
+  // use.
   kAutomatic,
+  // As kAutomatic, without that system call: while one thread unmaps or frees memory that the
+  // program has transferred, no other thread maps memory. Else the program gets wrong data.
+  kOneThread,
   // The program calls forget() before it unmaps, discards or moves memory that it has transferred.
   // A program that does not gets wrong data.
   kExplicit,
@@ -147,7 +149,18 @@ class CARIAMA_DTUTILS_EXPORT RegistrationUse {
  public:
   RegistrationUse() = default;
   RegistrationUse(RegistrationUse&& other) noexcept { *this = std::move(other); }
-  RegistrationUse& operator=(RegistrationUse&& other) noexcept;
+  RegistrationUse& operator=(RegistrationUse&& other) noexcept {
+    if (this == &other) return *this;
+    release();
+    cache_ = std::exchange(other.cache_, nullptr);
+    entry_ = other.entry_;
+    region_ = other.region_;
+    hit_ = other.hit_;
+    transient_ = other.transient_;
+    trace_ticket_ = other.trace_ticket_;
+    use_ = other.use_;
+    return *this;
+  }
   ~RegistrationUse() { release(); }
 
   // Returns the registration of the pages that contain the range. Requires: valid().
@@ -173,9 +186,10 @@ class CARIAMA_DTUTILS_EXPORT RegistrationUse {
 // RegistrationUses.
 class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
  public:
-  // Errors: INVALID_ARGUMENT (no pinner; a policy that another cache uses), RESOURCE_EXHAUSTED (no
-  // page for fork detection). Without a thread for the policy or for invalidation the cache works
-  // in a degraded mode, which a diagnostic reports.
+  // Errors: INVALID_ARGUMENT (no pinner; a policy that another cache uses; options of a helper out
+  // of their range), RESOURCE_EXHAUSTED (no page for fork detection). Without a thread for the
+  // policy, memory stays registered within the budget; without one for invalidation, each
+  // registration ends with its use. A diagnostic reports both.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<RegistrationCache>> create(
       std::shared_ptr<Pinner> pinner, RegistrationOptions options = {});
   // Deregisters everything. Requires: no RegistrationUse of this cache is valid.
@@ -265,6 +279,7 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   internal::RegistrationTrace* trace_ = nullptr;  // if uses are recorded in a file
   bool attached_ = false;                         // the policy decides for this cache
   bool stays_ = true;                             // registrations may outlive their use
+  bool awaits_unmapping_ = false;                 // Invalidation::kAutomatic, with a monitor_
   bool records_uses_ = false;
   bool follows_memlock_ = false;  // max_bytes is the default, a part of RLIMIT_MEMLOCK
   std::atomic<uint64_t> seen_sequence_{0};

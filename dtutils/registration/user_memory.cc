@@ -1,11 +1,17 @@
 #include "dtutils/registration/user_memory.h"
 
+#include <sys/mman.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <utility>
 #include <vector>
 
-#include "dtutils/error.h"
+#include "dtutils/internal/byte_size.h"
+#include "dtutils/internal/huge_pages.h"
+#include "dtutils/internal/validate.h"
 #include "dtutils/registration/pinner.h"
 
 namespace cariama {
@@ -35,6 +41,25 @@ class PinnerOfBoth final : public Pinner {
   const std::shared_ptr<Pinner> domain_;
   const std::shared_ptr<Pinner> also_;
 };
+
+absl::Status read_only_target() {
+  return internal::invalid_argument("the target of a transfer is read-only memory",
+                                    "pass writable memory");
+}
+
+// Returns false if a page of the range does not permit writing. A device that pins no memory does
+// not find out, and the copy of its transfer would end the process. Touches each page, as the
+// transfer will.
+bool is_writable(std::byte* address, size_t bytes) {
+  const uintptr_t page = internal::base_page();
+  const uintptr_t start = reinterpret_cast<uintptr_t>(address) / page * page;
+  const uintptr_t end = reinterpret_cast<uintptr_t>(address) + bytes;
+  if (madvise(reinterpret_cast<void*>(start), end - start, MADV_POPULATE_WRITE) == 0) return true;
+  if (errno != EINVAL) return true;  // what else is wrong with the memory, the cache reports
+  // Before Linux 5.14 the kernel does not know the advice.
+  static const bool knows = madvise(nullptr, 0, MADV_POPULATE_WRITE) == 0;
+  return !knows;
+}
 
 }  // namespace
 
@@ -112,6 +137,9 @@ absl::StatusOr<std::unique_ptr<LentMemory>> UserMemory::lend(std::byte* address,
     lent->target_ = address;
     return lent;
   }
+  if (writes && domain_ != nullptr && !domain_->pins_memory() && !is_writable(address, bytes)) {
+    return read_only_target();
+  }
   auto made = cache();
   if (!made.ok()) return made.status();
   // A helper registers the first two pieces ahead; the others are used once.
@@ -124,10 +152,7 @@ absl::StatusOr<std::unique_ptr<LentMemory>> UserMemory::lend(std::byte* address,
       lent->use_ = *std::move(acquired);
       break;
     }
-    if (again) {
-      return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                        "the target of a transfer is read-only memory", "pass writable memory");
-    }
+    if (again) return read_only_target();
     // The memory may have become writable after it was registered: mprotect(2) is not noticed.
     acquired->release();
     (*made)->forget(address, bytes);

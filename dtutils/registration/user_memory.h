@@ -92,7 +92,7 @@ class CARIAMA_DTUTILS_EXPORT UserMemory {
   [[nodiscard]] absl::StatusOr<std::unique_ptr<LentMemory>> lend_source(
       std::span<const std::byte> source, size_t piece = 0, const void* frame = nullptr);
   // Lends memory that the device writes. Errors: those of lend_source(), and INVALID_ARGUMENT (the
-  // memory is read-only).
+  // memory is read-only; over shm and sim one system call finds out).
   [[nodiscard]] absl::StatusOr<std::unique_ptr<LentMemory>> lend_target(
       std::span<std::byte> target, size_t piece = 0, const void* frame = nullptr);
   // Returns the length of the pieces in which a transfer of `bytes` is lent, at most two pieces at

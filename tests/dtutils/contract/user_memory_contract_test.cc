@@ -207,6 +207,15 @@ TEST_P(UserMemoryContract, ReadOnlyMemoryCanBeWrittenFrom) {
                          written));
   EXPECT_EQ(transmitter.wait(written, soon()), absl::OkStatus());
   EXPECT_TRUE(testing::holds(there, 0, data));
+  // As the target of a READ it is an error, until the program may write it.
+  const std::span<std::byte> target(static_cast<std::byte*>(memory), kBytes);
+  Synchronizer read;
+  const absl::Status refused = transmitter.read(target, there.locator(), read);
+  EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("read-only"));
+  ASSERT_EQ(mprotect(memory, kBytes, PROT_READ | PROT_WRITE), 0);
+  must(transmitter.read(target, there.locator(), read));
+  EXPECT_EQ(transmitter.wait(read, soon()), absl::OkStatus());
   munmap(memory, kBytes);
 }
 

@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <latch>
 #include <memory>
 #include <semaphore>
 #include <thread>
@@ -326,6 +327,47 @@ TEST(HelperPolicy, RecordsTheUsesOfManyThreads) {
     it.run_until(static_cast<int64_t>(i) * 10 * kMillisecond);
   }
   EXPECT_EQ(policy->statistics().records, kThreads);
+}
+
+TEST(HelperPolicy, AThreadBeyondTheLimitIsRecordedAfterAnotherHasEnded) {
+  const auto policy = stepped_helper();
+  const MappedPages pages(1);
+  VirtualCache it(policy);
+  std::vector<std::jthread> others;
+  std::latch used(HelperPolicy::kMaxThreads);
+  std::latch end(1);
+  for (size_t i = 0; i < HelperPolicy::kMaxThreads; ++i) {
+    others.emplace_back([&] {
+      acquire(it, pages.get(), 1).release();
+      used.count_down();
+      end.wait();
+    });
+  }
+  used.wait();
+  const auto use = [&](int times) {
+    for (int i = 0; i < times; ++i) acquire(it, pages.get(), 1).release();
+    it.run_until(virtual_time + 10 * kMillisecond);
+    return policy->statistics().records;
+  };
+  EXPECT_EQ(use(1), HelperPolicy::kMaxThreads);
+  end.count_down();
+  others.clear();
+  EXPECT_GT(use(100), HelperPolicy::kMaxThreads);
+}
+
+// A thread's own objects may end uses after the thread has given its queue back.
+TEST(HelperPolicy, UsesThatEndWithTheirThreadAreNotRecorded) {
+  const auto policy = stepped_helper();
+  const MappedPages pages(2);
+  VirtualCache it(policy);
+  std::thread([&] {
+    static thread_local RegistrationUse ends_last;
+    ends_last = acquire(it, pages.page(0), 1);  // made before the queue of the thread
+    acquire(it, pages.page(1), 1).release();
+  }).join();
+  it.run_until(virtual_time + 10 * kMillisecond);
+  EXPECT_EQ(policy->statistics().records, 1u);
+  EXPECT_EQ(it.cache->statistics().registered_bytes, kTestPage);
 }
 
 // Memory of another use fills the budget when the helper wants to register, and is free 50 µs

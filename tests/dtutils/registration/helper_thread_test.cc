@@ -489,11 +489,12 @@ TEST(HelperPolicy, TheThreadWorksBesideTheApplication) {
     });
   }
   for (std::thread& thread : threads) thread.join();
-  // The helper takes the records of threads that have ended, too.
+  // The helper takes the records of threads that have ended, too. Whether it deregisters memory
+  // depends on when it gets processor time: the next uses may be near in all of its predictions.
   EXPECT_TRUE(wait_until(
       [&] {
         const HelperStatistics statistics = policy->statistics();
-        return statistics.deregistered > 0;
+        return statistics.records + statistics.overwritten == 600;
       },
       deadline_after(std::chrono::seconds(60))));
   cache.reset();

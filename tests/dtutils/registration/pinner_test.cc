@@ -29,12 +29,14 @@
 #include "dtutils/sim/sim_fabric.h"
 #include "dtutils/system_info.h"
 #include "tests/dtutils/allocators/fake_domain.h"
+#include "tests/dtutils/registration/cache_fixture.h"
 #include "tests/dtutils/registration/pinning_domain.h"
 
 namespace cariama {
 namespace {
 
 using ::cariama::testing::FakeDomain;
+using ::cariama::testing::in_child;
 using ::cariama::testing::kTestPage;
 using ::cariama::testing::MappedPages;
 
@@ -256,6 +258,19 @@ TEST(IoUringPinner, AccountsForReadOnlyMemoryAndRefusesHoles) {
   }
   EXPECT_EQ((*pinner)->pin(pages.page(1), kTestPage).status().code(),
             absl::StatusCode::kResourceExhausted);
+}
+
+TEST(IoUringPinner, SaysThatTheProgramHasClosedItsDescriptor) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer does not permit threads after fork";
+#endif
+  EXPECT_TRUE(in_child([] {
+    auto pinner = IoUringPinner::create(4);
+    const MappedPages pages(1);
+    if (!pinner.ok() || close_range(3, ~0U, 0) != 0) return false;
+    const absl::Status refused = (*pinner)->pin(pages.get(), kTestPage).status();
+    return refused.message().find("do not close descriptors") != absl::string_view::npos;
+  }));
 }
 
 TEST(IoUringPinner, AccountsForMemoryOfFiles) {

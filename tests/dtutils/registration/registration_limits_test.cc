@@ -4,17 +4,22 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <chrono>
+#include <cmath>
 #include <cstddef>
 #include <memory>
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <system_error>
 
 #include "absl/status/status.h"
 #include "dtutils/diagnostics.h"
 #include "dtutils/internal/byte_size.h"
 #include "dtutils/internal/mapping_monitor.h"
 #include "dtutils/internal/memory_limits.h"
+#include "dtutils/registration/helper_thread.h"
 #include "dtutils/registration/pinner.h"
 #include "dtutils/registration/registration_cache.h"
 #include "tests/dtutils/registration/cache_fixture.h"
@@ -118,6 +123,67 @@ TEST(RegistrationLimits, ACacheWatchesAgainWhenDescriptorsAreFree) {
     const bool second = CacheFixture().cache->watches();
     return !first && second && remedy.find("raise ulimit -n") != std::string::npos;
   }));
+}
+
+// Arguments of the program that cannot work are errors of the function that needs them.
+TEST(RegistrationLimits, OptionsOutOfRangeAreErrors) {
+  const auto error = [](const auto& change) {
+    RegistrationOptions options;
+    HelperOptions helper;
+    change(helper);
+    options.policy = std::make_shared<HelperPolicy>(helper);
+    const auto cache =
+        RegistrationCache::create(std::make_shared<testing::CountingPinner>(), options);
+    EXPECT_TRUE(cache.ok() || absl::IsInvalidArgument(cache.status())) << cache.status();
+    return std::string(cache.status().message());
+  };
+  using std::chrono::microseconds;
+  EXPECT_EQ(error([](HelperOptions& helper) { helper = HelperOptions::improved(); }), "");
+  EXPECT_THAT(error([](HelperOptions& helper) { helper.queue_records = 1u << 31; }),
+              HasSubstr("queue_records is 2147483648: use 1 to 1048576"));
+  EXPECT_THAT(error([](HelperOptions& helper) { helper.queue_records = 0; }),
+              HasSubstr("queue_records is 0"));
+  EXPECT_THAT(error([](HelperOptions& helper) { helper.predictor.window = 5; }),
+              HasSubstr("predictor.window is 5: use 0 to 4"));
+  EXPECT_THAT(error([](HelperOptions& helper) { helper.poll_interval = microseconds(0); }),
+              HasSubstr("poll_interval is 0 us"));
+  EXPECT_THAT(error([](HelperOptions& helper) { helper.horizon = microseconds::max(); }),
+              HasSubstr("horizon is"));
+  EXPECT_THAT(error([](HelperOptions& helper) { helper.give_up_after = std::nan(""); }),
+              HasSubstr("give_up_after is nan"));
+  EXPECT_THAT(error([](HelperOptions& helper) { helper.predictor.spread = -1; }),
+              HasSubstr("predictor.spread is -1"));
+  EXPECT_THAT(error([](HelperOptions& helper) { helper.predictor_kind = PredictorKind{9}; }),
+              HasSubstr("predictor_kind is 9"));
+}
+
+// The tail of a known range can no longer be registered, for example after mprotect(2).
+TEST(RegistrationLimits, AMessageIsRegisteredWithoutTheTailOfItsKnownRange) {
+  class ShortPinner final : public Pinner {
+   public:
+    [[nodiscard]] absl::StatusOr<std::shared_ptr<MemoryRegion>> pin(std::byte* address,
+                                                                    size_t bytes) override {
+      if (bytes > longest) return absl::InvalidArgumentError("the tail has no access");
+      return pinner.pin(address, bytes);
+    }
+    size_t longest = SIZE_MAX;
+    testing::CountingPinner pinner;
+  };
+  const auto pinner = std::make_shared<ShortPinner>();
+  const auto cache = RegistrationCache::create(pinner, testing::with_policy("on-demand")).value();
+  const MappedPages pages(2);
+  EXPECT_TRUE(cache->acquire(pages.get(), 2 * kTestPage).ok());
+  pinner->longest = kTestPage;
+  const absl::StatusOr<RegistrationUse> use = cache->acquire(pages.get(), kTestPage);
+  EXPECT_TRUE(use.ok()) << use.status();
+}
+
+TEST(RegistrationLimits, APinnerNeedsADomain) {
+  const auto cache =
+      RegistrationCache::create(std::make_shared<DomainPinner>(nullptr, Access::kAll)).value();
+  const MappedPages pages(1);
+  const absl::Status refused = cache->acquire(pages.get(), 1).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
 }
 
 TEST(RegistrationLimits, LeavePinnedHasIdleRegionsAtTheLimitOfRegions) {
