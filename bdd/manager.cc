@@ -117,6 +117,7 @@ absl::StatusOr<std::unique_ptr<Manager>> Manager::create(Workers workers, Collec
   auto engine = memory->bytes().empty()
                     ? std::make_unique<Engine>(*std::move(table), cache_bytes)
                     : std::make_unique<Engine>(*std::move(table), *std::move(memory));
+  engine->use = cariama::internal::FabricUse(all.fabric(), "a bdd::Manager");
   if (engine->table->is_remote() && options.in_flight > 1) {
     const bool alone = !has_tasks || all.fabric().size() == 1;
     engine->batch = std::make_unique<internal::Batch>(*engine, alone ? 0 : kSpareTasks);
@@ -139,6 +140,7 @@ Manager::Manager(const ManagerOptions& options, Workers workers, Collectives* al
 }
 
 Manager::~Manager() {
+  engine_->use.end();
   roots_->manager = nullptr;
   if (roots_->objects == 0) delete roots_;
   if (internal::worker_engine == engine_.get()) internal::worker_engine = nullptr;

@@ -47,7 +47,11 @@ absl::Status agree(Collectives& all, const absl::Status& mine, std::string_view 
   const auto outcomes = all.all_reduce(outcome, &join_outcomes, deadline);
   // Checked first: after DEADLINE_EXCEEDED the operation is still in progress, even if this
   // process's step failed.
-  if (absl::IsDeadlineExceeded(outcomes.status())) return outcomes.status();
+  if (absl::IsDeadlineExceeded(outcomes.status())) {
+    return make_error(absl::StatusCode::kDeadlineExceeded, error_scope(outcomes.status()),
+                      std::string(what) + ": every process calls this function, but " +
+                          std::string(outcomes.status().message()));
+  }
   if (!mine.ok()) return mine;
   if (!outcomes.ok()) return outcomes.status();
   const auto error = [&](absl::StatusCode code, uint32_t of, std::string_view why) {

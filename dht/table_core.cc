@@ -137,6 +137,7 @@ TableCore::TableCore(Collectives& all, size_t words, const TableOptions& options
       mapped_(std::make_unique<std::atomic<uint64_t*>[]>(all.fabric().size())) {}
 
 TableCore::~TableCore() {
+  use_.end();
   // Other processes may still use the share of a table that was not destroyed.
   if (destroyed_ || fabric().size() == 1) return;
   static_cast<void>(memory_.release());

@@ -120,6 +120,7 @@ class CARIAMA_DHT_EXPORT TableCore {
   [[nodiscard]] bool has_whole_paths() const;
 
   Collectives& all_;
+  const internal::FabricUse use_{all_.fabric(), "a HashTable"};
   const size_t words_;
   const TableOptions options_;
   TableGeometry geometry_;

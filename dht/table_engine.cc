@@ -71,6 +71,7 @@ struct TableEngine::Slot {
 TableEngine::TableEngine(TableCore& core, std::unique_ptr<GlobalMemory> memory,
                          const TableAccessOptions& options)
     : core_(core),
+      use_(core.fabric(), "a TableAccess"),
       memory_(std::move(memory)),
       options_(options),
       chunk_(core.options().chunk != 0 ? core.options().chunk : chunk_for_load(0)),
@@ -81,6 +82,7 @@ TableEngine::TableEngine(TableCore& core, std::unique_ptr<GlobalMemory> memory,
 }
 
 TableEngine::~TableEngine() {
+  use_.end();
   core_.remove_engine(this);
   // Transfers write to the slots' memory until they have ended. Every transfer ends, at the latest
   // by the failure of the peer.

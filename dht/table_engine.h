@@ -131,6 +131,7 @@ class CARIAMA_DHT_EXPORT TableEngine {
   [[nodiscard]] const uint64_t* bucket(const Slot& slot) const;
 
   TableCore& core_;
+  const internal::FabricUse use_;
   std::unique_ptr<GlobalMemory> memory_;
   const TableAccessOptions options_;
   uint32_t chunk_;       // in use

@@ -95,13 +95,91 @@ class CARIAMA_DSFABRIC_EXPORT CallEnd {
     Fabric& fabric, Rank rank, const RDMAMemory& memory, uint64_t offset, uint64_t size);
 
 // Checks that no completion stands in the place of the function, for all forms.
-template <typename F>
+template <typename F = void, typename... Rest>
 constexpr bool require_function() {
   static_assert(!kIsCompletion<F>,
                 "cariama: a completion stands in the place of the function; the function of a call "
                 "comes first, and its completions stand behind it");
   return !kIsCompletion<F>;
 }
+
+// ---- Calls that lack a part ---------------------------------------------------------------------
+
+// What each form of call requires before completions and arguments. A call without it matches an
+// overload that prints one error, by refuse().
+enum class CallForm : uint8_t {
+  kCall,    // a function
+  kBuffer,  // a function and a buffer: a span, or RDMAMemory*, offset and size
+  kReturn,  // a function, a variable for its result, and a completion
+};
+template <CallForm kForm, typename... Given>
+inline constexpr bool kIsWhole = false;
+template <typename F, typename... Rest>
+inline constexpr bool kIsWhole<CallForm::kCall, F, Rest...> = true;
+template <typename F, typename Source, typename... Rest>
+inline constexpr bool kIsWhole<CallForm::kBuffer, F, Source, Rest...> =
+    !kIsCompletion<F> && (std::is_convertible_v<Source, std::span<const std::byte>> ||
+                          (sizeof...(Rest) >= 2 && std::is_convertible_v<Source, RDMAMemory*>));
+template <typename F, typename T, typename Completion, typename... Rest>
+inline constexpr bool kIsWhole<CallForm::kReturn, F, T, Completion, Rest...> =
+    !kIsCompletion<F> && std::is_lvalue_reference_v<T>;
+// As kIsWhole, with a destination before the function.
+template <CallForm kForm, typename... Given>
+inline constexpr bool kIsAddressed = false;
+template <CallForm kForm, typename To, typename... Rest>
+inline constexpr bool kIsAddressed<kForm, To, Rest...> =
+    std::is_convertible_v<To, ThreadId>&& kIsWhole<kForm, Rest...>;
+
+template <CallForm kForm, typename... Given>
+CallResult refuse() {
+  constexpr bool kWhole = kIsWhole<kForm, Given...>;
+  if constexpr (!require_function<Given...>()) {
+    return {};
+  } else if constexpr (kForm == CallForm::kBuffer) {
+    static_assert(kWhole,
+                  "cariama: behind the function of a call with a buffer stands the buffer: a "
+                  "std::span<const std::byte>, such as std::as_bytes(std::span(values)), or an "
+                  "RDMAMemory*, an offset and a size");
+  } else if constexpr (kForm == CallForm::kReturn) {
+    static_assert(kWhole,
+                  "cariama: behind the function of call_return stand a variable for its result and "
+                  "a completion: a Synchronizer, a Future<void> or on_consumed(...)");
+  } else {
+    static_assert(kWhole, "cariama: a function stands behind the destination of a call");
+  }
+  return {};
+}
+template <CallForm kForm, typename To = void, typename... Rest>
+CallResult refuse_addressed() {
+  constexpr bool kNamed = std::is_convertible_v<To, ThreadId>;
+  static_assert(kNamed,
+                "cariama: the destination of a call, a ThreadId such as fabric.thread_of(rank), "
+                "stands before its function");
+  if constexpr (kNamed) return refuse<kForm, Rest...>();
+  return {};
+}
+
+// The base of classes whose calls name a destination.
+class AddressedCalls {
+ public:
+  template <auto... Options, typename... Given>
+  requires(!kIsAddressed<CallForm::kCall, Given...>) CallResult call(Given&&...) {
+    return refuse_addressed<CallForm::kCall, Given...>();
+  }
+  template <auto... Options, typename... Given>
+  requires(!kIsAddressed<CallForm::kBuffer, Given...>) CallResult call_buffer(Given&&...) {
+    return refuse_addressed<CallForm::kBuffer, Given...>();
+  }
+  template <auto... Options, typename... Given>
+  requires(!kIsAddressed<CallForm::kReturn, Given...>) CallResult call_return(Given&&...) {
+    return refuse_addressed<CallForm::kReturn, Given...>();
+  }
+  template <auto... Options, typename... Given>
+  requires(!kIsAddressed<CallForm::kCall, Given...>) Future<void> async_call(Given&&...) {
+    static_cast<void>(refuse_addressed<CallForm::kCall, Given...>());
+    return {};
+  }
+};
 
 // ---- Completions --------------------------------------------------------------------------------
 

@@ -57,6 +57,20 @@ class Fabric;
 namespace internal {
 class FabricAccess;
 class FabricCore;
+
+// Detects that an object which uses a fabric outlives it. Holds no reference to the fabric.
+class CARIAMA_DSFABRIC_EXPORT FabricUse {
+ public:
+  FabricUse() = default;  // of an object that uses no fabric
+  // `object`: for the message, with its article.
+  FabricUse(const Fabric& fabric, const char* object);
+  // Called first by the destructor of the object. Aborts with a message if the fabric is destroyed.
+  void end() const;
+
+ private:
+  std::weak_ptr<const FabricCore> fabric_;
+  const char* object_ = nullptr;
+};
 }  // namespace internal
 
 // A long-lived thread's registration in the fabric. Created by Fabric::init_thread; its destructor
@@ -96,6 +110,7 @@ class CARIAMA_DSFABRIC_EXPORT ThreadContext {
   ThreadId global_id_;
   int numa_node_;
   bool named_ = false;  // the fabric has registered this thread
+  const internal::FabricUse use_{fabric_, "a ThreadContext"};
 };
 
 namespace internal {
@@ -118,6 +133,10 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Fabric>> create(
       const FabricOptions& options = {});
 
+  // Requires: the objects that use the fabric are destroyed: a ThreadContext, messenger,
+  // aggregator, GlobalMemory, TaskPool, HashTable, TableAccess or bdd::Manager that is destroyed
+  // later aborts with a message.
+  //
   // Without a preceding finalize(), the destructor leaves the job immediately. The other processes
   // see this as the death of the process; this process's own threads and memory are released in
   // order.
@@ -233,9 +252,10 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
 
  private:
   friend class internal::FabricAccess;
+  friend class internal::FabricUse;
 
   explicit Fabric(std::unique_ptr<internal::FabricCore> core);
-  std::unique_ptr<internal::FabricCore> core_;
+  std::shared_ptr<internal::FabricCore> core_;  // the only reference, which FabricUse observes
 };
 
 // Returns the fabric whose call the calling thread is running, or nullptr if it runs none.

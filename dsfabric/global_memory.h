@@ -438,6 +438,7 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
   void give_back(GlobalTransfer::Operation* operation);
 
   Fabric& fabric_;
+  const internal::FabricUse use_{fabric_, "a GlobalMemory"};
   const GlobalMemoryOptions options_;
   bool by_owner_ = false;
   GlobalMemoryStatistics statistics_;

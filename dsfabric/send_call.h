@@ -186,21 +186,6 @@ CallResult call_return(Fabric& fabric, ThreadId destination, F&& function, T& re
       std::forward<Args>(arguments)...);
 }
 
-// These overloads match a completion in the place of the function. They do not compile, with one
-// error that names the mistake. (The other forms check their function themselves.)
-template <auto... Options, typename F, typename... Given>
-requires internal::kIsCompletion<F> CallResult call_buffer(Fabric&, ThreadId, const F&,
-                                                           const Given&...) {
-  static_cast<void>(internal::require_function<F>());
-  return {};
-}
-template <auto... Options, typename F, typename... Given>
-requires internal::kIsCompletion<F> CallResult call_return(Fabric&, ThreadId, const F&,
-                                                           const Given&...) {
-  static_cast<void>(internal::require_function<F>());
-  return {};
-}
-
 // As call_return(), but returns the result as a Future. If the call cannot be sent, the Future is
 // ready and holds the error.
 template <auto... Options, typename F, typename... Args>
@@ -208,6 +193,31 @@ template <auto... Options, typename F, typename... Args>
                               Args&&... arguments) {
   return internal::issue_async_call<CallOptions<Options...>>(
       internal::SendPath(fabric, destination), function, std::forward<Args>(arguments)...);
+}
+
+// These overloads match calls that lack a part, or have a completion in its place. They do not
+// compile, with one error that names the mistake.
+template <auto... Options, typename... Given>
+requires(!internal::kIsAddressed<internal::CallForm::kCall, Given...>) CallResult
+    call(Fabric&, Given&&...) {
+  return internal::refuse_addressed<internal::CallForm::kCall, Given...>();
+}
+template <auto... Options, typename... Given>
+requires(!internal::kIsAddressed<internal::CallForm::kBuffer, Given...>) CallResult
+    call_buffer(Fabric&, Given&&...) {
+  return internal::refuse_addressed<internal::CallForm::kBuffer, Given...>();
+}
+template <auto... Options, typename... Given>
+requires(!internal::kIsAddressed<internal::CallForm::kReturn, Given...>) CallResult
+    call_return(Fabric&, Given&&...) {
+  return internal::refuse_addressed<internal::CallForm::kReturn, Given...>();
+}
+
+template <auto... Options, typename... Given>
+requires(!internal::kIsAddressed<internal::CallForm::kCall, Given...>) Future<void> async_call(
+    Fabric&, Given&&...) {
+  static_cast<void>(internal::refuse_addressed<internal::CallForm::kCall, Given...>());
+  return {};
 }
 
 // As call(), to the service of process `rank`: a service call (Seriema §4.3). The function runs

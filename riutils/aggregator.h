@@ -36,7 +36,10 @@ class BasicAggregator : public CallInterface<BasicAggregator<kMode>> {
  public:
   explicit BasicAggregator(RDMAMessenger& messenger) : messenger_(messenger) {}
   // Publishes the batch.
-  ~BasicAggregator() { static_cast<void>(flush()); }
+  ~BasicAggregator() {
+    messenger_.use_.end();
+    static_cast<void>(flush());
+  }
 
   [[nodiscard]] absl::Status setup() { return messenger_.setup(); }
   // Publishes the batch of the messenger, which all its aggregators share. Never waits for the

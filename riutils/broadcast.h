@@ -302,13 +302,11 @@ CallResult broadcast_buffer(Fabric& fabric, F&& function, RDMAMemory* source, ui
       std::forward<Given>(given)...);
 }
 
-// These overloads match a completion in the place of the function, and do not compile: see
-// send_call.h.
-template <auto... Options, typename F, typename... Given>
-requires internal::kIsCompletion<F> CallResult broadcast_buffer(Fabric&, const F&,
-                                                                const Given&...) {
-  static_cast<void>(internal::require_function<F>());
-  return {};
+// This overload matches broadcasts that lack a part, and does not compile: see send_call.h.
+template <auto... Options, typename... Given>
+requires(!internal::kIsWhole<internal::CallForm::kBuffer, Given...>) CallResult
+    broadcast_buffer(Fabric&, Given&&...) {
+  return internal::refuse<internal::CallForm::kBuffer, Given...>();
 }
 
 }  // namespace cariama

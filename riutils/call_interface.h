@@ -155,17 +155,16 @@ class CallInterface {
                                                                 std::forward<Args>(arguments)...);
   }
 
-  // These overloads match a completion in the place of the function, and do not compile: see
-  // send_call.h.
-  template <auto... Options, typename F, typename... Given>
-  requires internal::kIsCompletion<F> CallResult call_buffer(const F&, const Given&...) {
-    static_cast<void>(internal::require_function<F>());
-    return {};
+  // These overloads match calls that lack a part, and do not compile: see send_call.h.
+  template <auto... Options, typename... Given>
+  requires(!internal::kIsWhole<internal::CallForm::kBuffer, Given...>) CallResult
+      call_buffer(Given&&...) {
+    return internal::refuse<internal::CallForm::kBuffer, Given...>();
   }
-  template <auto... Options, typename F, typename... Given>
-  requires internal::kIsCompletion<F> CallResult call_return(const F&, const Given&...) {
-    static_cast<void>(internal::require_function<F>());
-    return {};
+  template <auto... Options, typename... Given>
+  requires(!internal::kIsWhole<internal::CallForm::kReturn, Given...>) CallResult
+      call_return(Given&&...) {
+    return internal::refuse<internal::CallForm::kReturn, Given...>();
   }
 
   // Calls function(arguments...) at the destination and returns its result as a Future, which

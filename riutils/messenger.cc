@@ -34,8 +34,9 @@ void add(const MessengerStatistics& from, MessengerStatistics& sum) {
 }  // namespace
 
 RDMAMessenger::RDMAMessenger(ThreadContext& thread, ThreadId destination,
-                             const MessengerOptions& options) {
-  auto& runtime = internal::Runtime::of(internal::require_context(&thread).fabric());
+                             const MessengerOptions& options)
+    : use_(internal::require_context(&thread).fabric(), "a messenger") {
+  auto& runtime = internal::Runtime::of(thread.fabric());
   auto channel =
       std::make_shared<internal::FabricChannel>(runtime, thread.index(), destination, options);
   runtime.add(channel);
@@ -44,6 +45,7 @@ RDMAMessenger::RDMAMessenger(ThreadContext& thread, ThreadId destination,
 }
 
 RDMAMessenger::~RDMAMessenger() {
+  use_.end();
   auto channel = std::static_pointer_cast<internal::FabricChannel>(std::move(channel_));
   static_cast<void>(channel->sender().shutdown(Deadline::min()));
   auto& runtime = channel->runtime();

@@ -131,6 +131,7 @@ class CARIAMA_RIUTILS_EXPORT RDMAMessenger : public CallInterface<RDMAMessenger>
   [[nodiscard]] internal::ChannelSender& sender() { return *sender_; }
   [[nodiscard]] internal::OutgoingChannel& channel() { return *channel_; }
 
+  const internal::FabricUse use_;
   std::shared_ptr<internal::OutgoingChannel> channel_;
   internal::ChannelSender* sender_;
   MessengerStatistics earlier_;  // of channels whose chunks were returned

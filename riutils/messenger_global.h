@@ -50,7 +50,7 @@ struct PlainMessenger {
 
 // Thread-compatible: only the thread of its ThreadContext may use it.
 template <typename Channel>
-class BasicGlobal {
+class BasicGlobal : private internal::AddressedCalls {
  public:
   explicit BasicGlobal(ThreadContext& thread, const MessengerOptions& options = {})
       : thread_(internal::require_context(&thread)),
@@ -63,6 +63,8 @@ class BasicGlobal {
   // process's fabric (process.h: init_thread()).
   BasicGlobal() : BasicGlobal(*thread_information) {}
 
+  using internal::AddressedCalls::call, internal::AddressedCalls::call_buffer,
+      internal::AddressedCalls::call_return, internal::AddressedCalls::async_call;
   template <auto... Options, typename... Args>
   CallResult call(ThreadId destination, Args&&... arguments) {
     if (destination >= channels_.size()) [[unlikely]]
@@ -120,12 +122,11 @@ class BasicGlobal {
         std::forward<Given>(given)...);
   }
 
-  // These overloads match a completion in the place of the function, and do not compile: see
-  // send_call.h.
-  template <auto... Options, typename F, typename... Given>
-  requires internal::kIsCompletion<F> CallResult broadcast_buffer(const F&, const Given&...) {
-    static_cast<void>(internal::require_function<F>());
-    return {};
+  // This overload matches broadcasts that lack a part, and does not compile: see send_call.h.
+  template <auto... Options, typename... Given>
+  requires(!internal::kIsWhole<internal::CallForm::kBuffer, Given...>) CallResult
+      broadcast_buffer(Given&&...) {
+    return internal::refuse<internal::CallForm::kBuffer, Given...>();
   }
 
   // Returns the channel to thread `destination`; creates it on first use. Requires: destination <

@@ -197,7 +197,7 @@ struct RoutingStatistics {
 };
 
 // Thread-compatible: only the thread of its ThreadContext may use it. Neither copyable nor movable.
-class CARIAMA_RIUTILS_EXPORT RoutedAggregator {
+class CARIAMA_RIUTILS_EXPORT RoutedAggregator : private internal::AddressedCalls {
  public:
   // Opens no channel: the first call to a destination does. `thread` must outlive the object.
   // Aborts with a message if it is *fabric.this_thread() in a thread that has no context.
@@ -207,6 +207,8 @@ class CARIAMA_RIUTILS_EXPORT RoutedAggregator {
   RoutedAggregator(const RoutedAggregator&) = delete;
   RoutedAggregator& operator=(const RoutedAggregator&) = delete;
 
+  using internal::AddressedCalls::call, internal::AddressedCalls::call_buffer,
+      internal::AddressedCalls::call_return, internal::AddressedCalls::async_call;
   // The destination calls function(arguments...). Errors: those of RDMAAggregator::call (a call
   // whose length exceeds a chunk: INVALID_ARGUMENT), OUT_OF_RANGE (no such thread), and UNAVAILABLE
   // (the router or the destination has failed).

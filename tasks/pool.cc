@@ -143,8 +143,10 @@ class PoolWaitHook final : public WaitHook {
 struct TaskPool::Parts {
   Parts(Fabric& its_fabric, const PoolOptions& wanted, std::string its_name)
       : fabric(its_fabric), options(wanted), name(std::move(its_name)) {}
+  ~Parts() { use.end(); }
 
   Fabric& fabric;
+  const internal::FabricUse use{fabric, "a TaskPool"};
   PoolOptions options;
   const std::string name;  // prefix of the pool's keys in the exchange
   std::unique_ptr<PoolMemory> memory{};
@@ -320,6 +322,12 @@ absl::Status TaskPool::run_first(const pool::internal::Kind& kind, std::byte* pa
   if (!status.ok()) return parts_->break_run(status);
   const Deadline deadline = deadline_after(parts_->options.timeout);
   status = exchange.fence(deadline);
+  if (absl::IsDeadlineExceeded(status)) {
+    status = make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+                        "not every process called TaskPool::run(), or one is late by more than "
+                        "PoolOptions::timeout: " +
+                            std::string(status.message()));
+  }
   if (status.ok() && !first) {
     absl::StatusOr<std::string> result = exchange.get(0, key, deadline);
     status = result.status();

@@ -159,8 +159,17 @@ Pack<First, Rest...> packed(const First& first, const Rest&... rest) {
 template <typename T>
 inline constexpr bool kIsPlain = tasks::kTravelsAsBytes<T> && !::cariama::internal::kPointsHere<T>;
 
+// Of what is no function: is_task() prints the reason.
 template <typename F>
-struct Signature;  // not defined: a task's function is a function with a linker name
+struct Signature {
+  using Result = int;
+  using Arguments = Pack<>;
+  static constexpr size_t kCount = SIZE_MAX;
+  template <typename... A>
+  static Arguments pack(A&&...) {
+    return {};
+  }
+};
 template <typename R, typename... P>
 struct Signature<R (*)(P...)> {
   static constexpr bool kMayThrow = true;
@@ -200,7 +209,12 @@ constexpr size_t size_of_result() {
 template <auto F>
 constexpr bool is_task() {
   using S = Signature<decltype(F)>;
-  if constexpr (!S::kMayThrow) {
+  if constexpr (S::kCount == SIZE_MAX) {
+    static_assert(S::kCount != SIZE_MAX,
+                  "cariama: a pool task is a function with a name, given as a template argument: "
+                  "run<f>(arguments...), Children<f>; no lambda, since other processes call it by "
+                  "its name");
+  } else if constexpr (!S::kMayThrow) {
     static_assert(
         S::kMayThrow,
         "cariama: a pool task is noexcept, but a run that cannot be completed unwinds its tasks "
@@ -234,11 +248,19 @@ constexpr bool is_task() {
   return true;
 }
 
+// True if F takes so many arguments. If F is no function, is_task() prints the reason.
+template <auto F, size_t kArguments>
+inline constexpr bool kTakes =
+    Signature<decltype(F)>::kCount == kArguments || Signature<decltype(F)>::kCount == SIZE_MAX;
+// The template argument of a task's function that is passed as an argument.
+struct NotGiven {};
+
 // Calls F. If F cannot be called with constants, is_task() has printed the reason.
 template <auto F, typename... Done>
 [[gnu::always_inline]] inline auto apply(const Pack<>&, const Done&... done) ->
     typename Signature<decltype(F)>::Result {
-  if constexpr (std::is_invocable_v<decltype(F), const Done&...>) {
+  if constexpr (std::is_pointer_v<decltype(F)> &&
+                std::is_invocable_v<decltype(F), const Done&...>) {
     return F(done...);
   } else {
     __builtin_unreachable();
@@ -342,7 +364,7 @@ template <auto F, typename... A>
 [[gnu::always_inline]] inline void spawn(A&&... arguments) {
   using S = internal::Signature<decltype(F)>;
   static_assert(internal::is_task<F>());
-  static_assert(sizeof...(A) == S::kCount,
+  static_assert(internal::kTakes<F, sizeof...(A)>,
                 "cariama: spawn() takes all arguments of the task's function");
   internal::Deque& deque = internal::deque;
   internal::Cell* const cell = deque.head;
@@ -378,7 +400,7 @@ template <auto F, typename... A>
     typename internal::Signature<decltype(F)>::Result {
   using S = internal::Signature<decltype(F)>;
   static_assert(internal::is_task<F>());
-  static_assert(sizeof...(A) == S::kCount,
+  static_assert(internal::kTakes<F, sizeof...(A)>,
                 "cariama: call() takes all arguments of the task's function");
   communicate();
   return internal::run_here<F>(internal::deque.head, S::pack(std::forward<A>(arguments)...));
@@ -393,6 +415,8 @@ template <auto F, typename... A>
 // the task that creates it.
 template <auto F>
 class Children {
+  static_assert(internal::is_task<F>());
+
  public:
   using Result = typename internal::Signature<decltype(F)>::Result;
 
@@ -567,12 +591,12 @@ class CARIAMA_TASKS_EXPORT TaskPool {
   // FAILED_PRECONDITION (a task synced more tasks than it had spawned, or a task's function is in a
   // library that was loaded after create()); INTERNAL (a worker sent data that this one cannot
   // decode); those of Exchange and of the device.
-  template <auto F, typename... A,
+  template <auto F = pool::internal::NotGiven{}, typename... A,
             typename R = typename pool::internal::Signature<decltype(F)>::Result>
   [[nodiscard]] auto run(A&&... arguments)
       -> std::conditional_t<std::is_void_v<R>, absl::Status, absl::StatusOr<R>> {
     static_assert(pool::internal::is_task<F>());
-    static_assert(sizeof...(A) == pool::internal::Signature<decltype(F)>::kCount,
+    static_assert(pool::internal::kTakes<F, sizeof...(A)>,
                   "cariama: run() takes all arguments of the task's function");
     std::byte payload[pool::kPayloadBytes] = {};
     const auto packed = pool::internal::Signature<decltype(F)>::pack(std::forward<A>(arguments)...);

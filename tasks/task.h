@@ -369,6 +369,35 @@ template <typename... Ts>
 constexpr bool require_values() {
   return (require_value<Ts>() && ...);
 }
+// True of functions, lambdas and of everything else that can be called with these arguments.
+template <typename F, typename... Args>
+concept Callable =
+    std::invocable<F&, Args&...> || std::is_function_v<std::remove_pointer_t<F>> || requires {
+  &F::operator();
+};
+// Does not compile unless f(args...) can be called.
+template <typename F, typename... Args>
+constexpr bool require_call() {
+  constexpr bool kCalls = std::is_invocable_v<F&, Args&...>;
+  static_assert(
+      kCalls,
+      "cariama: spawn(f, arguments...) calls f(arguments...), and f cannot be called with "
+      "these arguments: pass as many as f takes, of types that convert to its own");
+  return kCalls;
+}
+// The result of the child f(args...). If that cannot be called: the result of f, or int.
+template <typename F>
+auto declared_result(int) -> typename decltype(std::function(std::declval<F>()))::result_type;
+template <typename F>
+int declared_result(...);
+template <typename F, typename... Args>
+struct ChildResult : std::type_identity<decltype(declared_result<F>(0))> {};
+template <typename F, typename... Args>
+requires std::invocable<F&, Args&...>
+struct ChildResult<F, Args...> : std::invoke_result<F&, Args&...> {
+};
+template <typename F, typename... Args>
+using ChildTask = task<typename ChildResult<F, Args...>::type>;
 
 }  // namespace tasks
 
@@ -383,15 +412,19 @@ template <uint64_t kFlags, typename T, typename Call>
 // copyable values, without references to variables of the caller; they are copied as bytes. f is a
 // function or a lambda that captures such values.
 template <typename F, typename... Args>
-requires std::invocable<F&, Args&...>
-[[gnu::always_inline]] inline auto spawn(F f, Args... args)
-    -> task<std::invoke_result_t<F&, Args&...>> {
-  tasks::require_values<F, Args...>();
-  if constexpr (sizeof...(Args) == 0) {
-    return spawn_call<0, std::invoke_result_t<F&>>(f);  // a wrapper would cost one more copy of f
+requires tasks::Callable<F, Args...>
+[[gnu::always_inline]] inline tasks::ChildTask<F, Args...> spawn(F f, Args... args) {
+  if constexpr (!tasks::require_call<F, Args...>()) {
+    __builtin_unreachable();
   } else {
-    auto call = [f, args...]() mutable -> decltype(auto) { return f(args...); };
-    return spawn_call<0, std::invoke_result_t<F&, Args&...>>(call);
+    tasks::require_values<F, Args...>();
+    using T = std::invoke_result_t<F&, Args&...>;
+    if constexpr (sizeof...(Args) == 0) {
+      return spawn_call<0, T>(f);  // a wrapper would cost one more copy of f
+    } else {
+      auto call = [f, args...]() mutable -> decltype(auto) { return f(args...); };
+      return spawn_call<0, T>(call);
+    }
   }
 }
 
@@ -402,12 +435,15 @@ requires std::invocable<F&, Args&...>
 // child not suspend. Until the child has ended, thieves cannot steal its
 // descendants' continuations either, because thieves take the oldest entry first.
 template <typename F, typename... Args>
-requires std::invocable<F&, Args&...>
-[[gnu::always_inline]] inline auto spawn_tied(F f, Args... args)
-    -> task<std::invoke_result_t<F&, Args&...>> {
-  tasks::require_values<F, Args...>();
-  auto call = [f, args...]() mutable -> decltype(auto) { return f(args...); };
-  return spawn_call<tasks::kForkTied, std::invoke_result_t<F&, Args&...>>(call);
+requires tasks::Callable<F, Args...>
+[[gnu::always_inline]] inline tasks::ChildTask<F, Args...> spawn_tied(F f, Args... args) {
+  if constexpr (!tasks::require_call<F, Args...>()) {
+    __builtin_unreachable();
+  } else {
+    tasks::require_values<F, Args...>();
+    auto call = [f, args...]() mutable -> decltype(auto) { return f(args...); };
+    return spawn_call<tasks::kForkTied, std::invoke_result_t<F&, Args&...>>(call);
+  }
 }
 
 // Waits until the child has ended, and returns its result. Throws the child's exception

@@ -15,6 +15,7 @@
 #include "bdd/internal/host_memory.h"
 #include "bdd/node_table.h"
 #include "bdd/operation_cache.h"
+#include "dsfabric/fabric.h"
 
 namespace cariama::bdd::internal {
 
@@ -81,6 +82,7 @@ struct Engine {
     throw NoRoom("the node table is full");
   }
 
+  cariama::internal::FabricUse use;  // in a job
   std::unique_ptr<NodeTable> table;
   HostMemory cache_memory;  // of a shared cache
   OperationCache cache;

@@ -21,6 +21,7 @@ int main(int argc, char** argv) {
     ConnectFour game;
     while (!game.result()) {
       const auto found = search.run(game, {.iterations = 5000});
+      if (found.moves.empty()) return 1;  // no move is possible
       const auto& best = found.moves[0];
       std::printf("player %d: column %d, %.0f%% of %llu rollouts\n", found.player, best.move,
                   100 * best.value, static_cast<unsigned long long>(found.iterations));

@@ -137,11 +137,13 @@ absl::StatusOr<std::unique_ptr<FabricJob>> FabricJob::join(const FabricOptions& 
   }
   // With a heartbeat of 0 between service threads, barriers miss their deadlines.
   const int64_t least_heartbeat = options.service_threads == 0 ? 0 : 1;
-  if (options.heartbeat.count() < least_heartbeat || options.timeout.count() <= 0) {
+  for (const auto& [name, value, least] :
+       {std::tuple("heartbeat", options.heartbeat, least_heartbeat),
+        {"timeout", options.timeout, int64_t{1}}}) {
+    if (value.count() >= least) continue;
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
-                      "a heartbeat of " + std::to_string(options.heartbeat.count()) +
-                          " ms and a timeout of " + std::to_string(options.timeout.count()) + " ms",
-                      "set FabricOptions::heartbeat and timeout to 1 ms at least");
+                      absl::StrCat("FabricOptions::", name, " is ", value.count(), " ms"),
+                      absl::StrCat("use at least ", least, " ms"));
   }
   if (options.lease.count() != 0 &&
       (options.heartbeat.count() == 0 || options.lease < kHeartbeatsOfLease * options.heartbeat ||

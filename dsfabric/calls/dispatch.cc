@@ -5,7 +5,9 @@
 #include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "dsfabric/calls/running_call.h"
+#include "dtutils/error.h"
 #include "dtutils/internal/start_thread.h"
 #include "dtutils/trace.h"
 
@@ -201,7 +203,13 @@ absl::Status Dispatch::start() {
   helpers_.reserve(job_.options().helper_threads);
   for (uint32_t i = 0; i < job_.options().helper_threads; ++i) {
     auto thread = start_thread([this] { help(CallConsumer::kHelpers); });
-    if (!thread.ok()) return thread.status();
+    if (!thread.ok()) {
+      return make_error(
+          thread.status().code(), ErrorScope::kProcess,
+          absl::StrCat("FabricOptions::helper_threads is ", job_.options().helper_threads,
+                       ", of which ", i, " could be started: ", thread.status().message()),
+          "use fewer helper threads");
+    }
     helpers_.push_back(*std::move(thread));
   }
   return absl::OkStatus();

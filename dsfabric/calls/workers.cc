@@ -75,6 +75,14 @@ void Workers::leave(uint32_t index) {
   if (job_.lifecycle().is_finalizing()) notify_waiters();
 }
 
+std::string Workers::why_no_calls() const {
+  if (this_thread_consumes.workers == this) {
+    return "; the wait is inside of a call, so no other call to its thread ran meanwhile";
+  }
+  if (this_worker() != kNoThread) return "";
+  return "; the waiting thread ran no calls meanwhile, because it has not called init_thread()";
+}
+
 void Workers::push(uint32_t index, ArrivedMessage* message) {
   Worker& worker = *workers_[index];
   worker.inbox.push(message);

@@ -11,6 +11,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -125,6 +126,8 @@ class Workers {
     const int node = workers_[index]->node.load(std::memory_order_acquire);
     return node == Worker::kAbsent ? std::nullopt : std::optional<int>(node);
   }
+  // Returns why the calling thread runs no calls while it waits, as the end of a sentence; else "".
+  [[nodiscard]] std::string why_no_calls() const;
   // Returns true if the calling thread is inside of a call to the thread with that global id.
   [[nodiscard]] bool is_running_calls_of(uint32_t thread) const {
     return this_thread_consumes.workers == this &&

@@ -1,7 +1,10 @@
 #include "dsfabric/fabric.h"
 
+#include <cstddef>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -34,7 +37,20 @@ ThreadContext& internal::require_context(ThreadContext* context) {
   std::abort();
 }
 
+internal::FabricUse::FabricUse(const Fabric& fabric, const char* object)
+    : fabric_(fabric.core_), object_(object) {}
+
+void internal::FabricUse::end() const {
+  if (object_ == nullptr || !fabric_.expired()) return;
+  std::fprintf(stderr,
+               "cariama: %s is destroyed after the Fabric that it uses: destroy it before the "
+               "Fabric, for example by declaring it behind the Fabric\n",
+               object_);
+  std::abort();
+}
+
 ThreadContext::~ThreadContext() {
+  use_.end();
   if (named_) internal::core_of(fabric_).workers().leave(index_);
 }
 
@@ -65,7 +81,10 @@ Fabric::Fabric(std::unique_ptr<internal::FabricCore> core) : core_(std::move(cor
 Fabric::~Fabric() {
   // In a child of fork(), the parent owns the threads of the core and the other ends of its sockets
   // and queue pairs. So the child releases nothing.
-  if (core_->job().lifecycle().is_inherited()) static_cast<void>(core_.release());
+  if (!core_->job().lifecycle().is_inherited()) return;
+  using Core = std::shared_ptr<internal::FabricCore>;
+  alignas(Core) static std::byte never_destroyed[sizeof(Core)];
+  new (never_destroyed) Core(std::move(core_));
 }
 
 Rank Fabric::rank() const { return core_->job().rank(); }
@@ -112,10 +131,11 @@ bool Fabric::wait(const std::function<bool()>& condition, Deadline deadline) {
 }
 absl::Status Fabric::wait(const Synchronizer& done, Deadline deadline) {
   if (wait([&] { return done.done(); }, deadline)) return done.status();
-  return make_error(
-      absl::StatusCode::kDeadlineExceeded, ErrorScope::kOperation,
-      std::to_string(done.operations_left()) + " operations have not ended before the deadline",
-      "wait again: the operations continue");
+  return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kOperation,
+                    std::to_string(done.operations_left()) +
+                        " operations have not ended before the deadline" +
+                        core_->workers().why_no_calls(),
+                    "wait again: the operations continue");
 }
 bool Fabric::wait_polling(const std::function<bool()>& condition, Deadline deadline) {
   return core_->dispatch().wait_polling(condition, deadline);

@@ -32,7 +32,8 @@ absl::Status FutureState::wait(Deadline deadline) {
     called = " to thread " + std::to_string(destination_) + " of " + fabric_.label(rank_);
   }
   return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kOperation,
-                    "a call" + called + " has not completed its Future before the deadline",
+                    "a call" + called + " has not completed its Future before the deadline" +
+                        workers_of(fabric_).why_no_calls(),
                     peer_remedy(PeerRemedy::kSilent));
 }
 

@@ -287,6 +287,7 @@ absl::StatusOr<std::unique_ptr<GlobalMemory>> GlobalMemory::create(
 }
 
 GlobalMemory::~GlobalMemory() {
+  use_.end();
   for (GlobalTransfer::Operation& operation : pool_->operations) {
     const auto ended = [&] { return !operation.handed_over.load(std::memory_order_acquire); };
     if (!ended()) static_cast<void>(fabric_.wait_polling(ended, kForever));

@@ -160,7 +160,7 @@ absl::StatusOr<Ports::Port*> Ports::add_port(std::shared_ptr<Device> device) {
                           std::to_string(options.receive_units) + " receive units each need " +
                           std::to_string(wanted) + " completions, " + port->device->description() +
                           " has " + std::to_string(port->device->limits().max_completions),
-                      "lower receive_units");
+                      "lower FabricOptions::queue_pairs or receive_units");
   }
   auto receives = port->domain->create_completion_queue(
       {.depth = static_cast<uint32_t>(wanted), .channel = port->channel});

@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/strings/str_format.h"
+#include "dsfabric/call_failures.h"
 #include "dtutils/error.h"
 #include "dtutils/trace.h"
 #include "tasks/internal/copy_frames.h"
@@ -417,10 +418,9 @@ Worker::RootResult Worker::work_on_root(ChildFunction root, uint64_t first, uint
       rethrow(of_root);
     } catch (const RunFailed&) {
       throw;
-    } catch (const std::exception& error) {
-      result.exception = error.what();
     } catch (...) {
-      result.exception = "an exception that is not a std::exception";
+      const ExceptionText thrown = describe(std::current_exception());
+      result.exception = cariama::internal::describe_exception(demangled(thrown.type), thrown.text);
     }
   } else {
     result.bytes = take_bytes(of_root);

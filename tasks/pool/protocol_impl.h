@@ -6,8 +6,10 @@
 #include <cstring>
 #include <utility>
 
+#include "dsfabric/call_failures.h"
 #include "dtutils/error.h"
 #include "dtutils/trace.h"
+#include "tasks/exceptions.h"
 #include "tasks/pool/failure.h"
 #include "tasks/pool/protocol.h"
 
@@ -495,7 +497,7 @@ typename PoolProtocol<Derived>::FirstResult PoolProtocol<Derived>::run_first(con
   in_task_ = false;
   self().end_unit(static_cast<uint64_t>(rank()));
   if (call.outcome == CallOutcome::kDone) return {};
-  return {call.error_text.empty() ? "an exception without a text" : call.error_text};
+  return {cariama::internal::describe_exception(demangled(call.error_type), call.error_text)};
 }
 
 template <typename Derived>

@@ -525,6 +525,18 @@ TEST(HashTableTest, AProcessHasRecordsOfTheOwnersThatItHasUsed) {
 
 // Rank 0 destroys its table object without destroy(), as after an error. Rank 1 continues to use
 // rank 0's share.
+TEST(HashTableTest, ATableThatOutlivesTheFabricSaysSo) {
+  EXPECT_EXIT(
+      {
+        auto fabric = must(Fabric::create());
+        const auto self = must(fabric->init_thread(0));
+        Collectives all(*fabric);
+        const auto table = must(HashTable<1>::create(all, {.buckets = 1000}, soon()));
+        fabric.reset();
+      },
+      ::testing::KilledBySignal(SIGABRT), "a HashTable is destroyed after the Fabric");
+}
+
 TEST(HashTableTest, AShareOutlivesATableThatWasNotDestroyed) {
   LocalJob job({.processes = 2});
   job.run([&](Fabric& fabric, uint32_t) {

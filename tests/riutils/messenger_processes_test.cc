@@ -11,6 +11,7 @@
 #include <thread>
 
 #include "dsfabric/future.h"
+#include "dsfabric/global_memory.h"
 #include "gtest/gtest.h"
 #include "riutils/call.h"
 #include "tests/dsfabric/testing/local_job.h"
@@ -203,6 +204,42 @@ TEST(MessengerProcesses, AMessengerOfNoThreadSaysSo) {
 #endif
   EXPECT_EXIT(use([](Fabric&) { RDMAMessengerGlobal all; }), aborted, said);
   EXPECT_EXIT(use([](Fabric&) { static_cast<void>(thread_information->index()); }), aborted, said);
+}
+
+TEST(MessengerProcesses, ObjectsThatOutliveTheFabricSaySo) {
+  const ::testing::KilledBySignal aborted(SIGABRT);
+  EXPECT_EXIT(
+      {
+        auto fabric = must(Fabric::create());
+        auto self = must(fabric->init_thread(0));
+        RDMAMessenger messenger(*self, 0);
+        fabric.reset();
+      },
+      aborted, "a messenger is destroyed after the Fabric");
+  EXPECT_EXIT(
+      {
+        auto fabric = must(Fabric::create());
+        const auto self = must(fabric->init_thread(0));
+        fabric.reset();
+      },
+      aborted, "a ThreadContext is destroyed after the Fabric");
+  // The destructor of an aggregator publishes its batch.
+  EXPECT_EXIT(
+      {
+        auto fabric = must(Fabric::create());
+        auto self = must(fabric->init_thread(0));
+        RDMAAggregatorGlobal all(*self);
+        must(all.call(0, [] {}));
+        fabric.reset();
+      },
+      aborted, "a messenger is destroyed after the Fabric");
+  EXPECT_EXIT(
+      {
+        auto fabric = must(Fabric::create());
+        const auto memory = must(GlobalMemory::create(*fabric));
+        fabric.reset();
+      },
+      aborted, "a GlobalMemory is destroyed after the Fabric");
 }
 
 // A call that waits for a call to its own thread gets an error immediately.

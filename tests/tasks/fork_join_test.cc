@@ -161,7 +161,7 @@ TEST(ForkJoin, AFirstTaskThatThrowsIsAnError) {
   testing::with_workers(1, {}, [](TaskRuntime& runtime) {
     const absl::StatusOr<int> result = runtime.run([]() -> int { throw Odd("at the root"); });
     EXPECT_EQ(result.status().code(), absl::StatusCode::kAborted);
-    EXPECT_THAT(std::string(result.status().message()), HasSubstr("at the root"));
+    EXPECT_THAT(std::string(result.status().message()), HasSubstr("Odd: at the root"));
     EXPECT_EQ(runtime.run([] { return 3; }).value(), 3) << "the runtime must stay usable";
   });
 }

@@ -302,7 +302,8 @@ TEST(Pool, ExceptionsPropagateToSync) {
   with_pool(2, {}, [](TaskPool& pool, Fabric&) {
     const auto result = pool.run<throwing>(3, 2);
     EXPECT_EQ(result.status().code(), absl::StatusCode::kAborted);
-    EXPECT_THAT(std::string(result.status().message()), HasSubstr("the root task threw: leaf"));
+    EXPECT_THAT(std::string(result.status().message()),
+                HasSubstr("the root task threw: std::out_of_range: leaf"));
   });
 }
 
@@ -558,6 +559,16 @@ TEST(Pool, RunOfDifferentFunctionsIsAnError) {
     }
     EXPECT_EQ(pool->run<pool_fib>(10).value_or(0), 55) << "the pool is usable afterwards";
   });
+}
+
+TEST(Pool, APoolThatOutlivesTheFabricSaysSo) {
+  EXPECT_EXIT(
+      {
+        auto fabric = must(Fabric::create());
+        const auto pool = must(TaskPool::create(*fabric));
+        fabric.reset();
+      },
+      ::testing::KilledBySignal(SIGABRT), "a TaskPool is destroyed after the Fabric");
 }
 
 TEST(Pool, AKilledWorkerEndsTheRunWithItsName) {

@@ -1,0 +1,12 @@
+// error: cariama: behind the function of call_return stand a variable for its result and a
+// completion: a Synchronizer, a Future<void> or on_consumed(...)
+#include "riutils/call.h"
+
+void example(cariama::RDMAMessenger& messenger, int& result) {
+  cariama::Synchronizer done;
+#ifdef CARIAMA_MUST_NOT_COMPILE
+  static_cast<void>(messenger.call_return([] { return 1; }, result));
+#else
+  static_cast<void>(messenger.call_return([] { return 1; }, result, done));
+#endif
+}
