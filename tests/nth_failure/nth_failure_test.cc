@@ -317,10 +317,10 @@ int stride_of(const std::string& function) {
   if (getenv("NTH_FAILURE_ALL") != nullptr) return 1;
   // Hundreds of paths, each of which counts once. A prime, so that the calls of a loop are not
   // always met at the same place.
-  if (function == "new") return 73;
+  if (function == "new") return 101;
   // Most of these calls repeat a few steps of the exchange, in the launcher over a hundred times.
-  if (function == "send" || function == "recv" || function == "poll") return 7;
-  if (function == "mmap" || function == "recvmsg") return 3;
+  if (function == "send" || function == "recv" || function == "poll") return 11;
+  if (function == "mmap" || function == "recvmsg") return 5;
   return 1;
 }
 
