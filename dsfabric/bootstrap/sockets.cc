@@ -6,7 +6,6 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/eventfd.h>
 #include <sys/un.h>
 
 #include <algorithm>
@@ -19,6 +18,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/local_socket.h"
 #include "dtutils/internal/peer_remedy.h"
 #include "dtutils/internal/socket_errors.h"
 
@@ -75,14 +75,6 @@ absl::Status wait_for(int socket, short events, const std::string& peer_name, De
                         peer_name + " did not answer in time", peer_remedy(PeerRemedy::kSilent));
     }
   }
-}
-
-// Returns true if the process that connected this local socket belongs to the user of this process.
-bool is_of_own_user(int socket) {
-  ucred credentials{};
-  socklen_t length = sizeof credentials;
-  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0 &&
-         credentials.uid == geteuid();
 }
 
 bool same_host_part(const uint8_t* a, const uint8_t* b, unsigned bits) {
@@ -273,10 +265,7 @@ SocketAddress bound_address(int socket) {
   return SocketAddress::from(reinterpret_cast<const sockaddr*>(&storage), length);
 }
 
-FileDescriptor open_spare() { return FileDescriptor(eventfd(0, EFD_CLOEXEC)); }
-
 FileDescriptor accept_from(int listener, FileDescriptor* spare) {
-  if (spare != nullptr && !spare->valid()) *spare = open_spare();
   for (int i = 0; i < kAcceptedAtOnce; ++i) {
     sockaddr_storage from{};
     socklen_t length = sizeof from;

@@ -67,11 +67,8 @@ inline constexpr int kAcceptedAtOnce = 64;
 // Returns an invalid descriptor if no connection is pending, or after it has closed kAcceptedAtOnce
 // connections; poll() then reports the listener again. If the process has no free descriptors,
 // sleeps 10 ms, so that a loop of poll() and this function does not spin. `spare` is a descriptor,
-// or none, that the function closes in that case, to accept one connection in its place; a later
-// call opens it again.
+// or none, that the function closes in that case, to accept one connection in its place.
 [[nodiscard]] FileDescriptor accept_from(int listener, FileDescriptor* spare = nullptr);
-// Returns a descriptor without a use, for accept_from().
-[[nodiscard]] FileDescriptor open_spare();
 
 // Returns a connected non-blocking socket. Error texts call the server `peer_name`.
 // Errors: UNAVAILABLE (no socket listens there), DEADLINE_EXCEEDED.

@@ -436,7 +436,8 @@ bool CollectiveGroup::send(uint32_t to, const CollectivePacket& packet, std::str
     return sent.ok();
   });
   // A connected process accepts control calls again when its own threads have run.
-  refusals_.note(to, sender_of(fabric_).is_connected(to) ? absl::OkStatus() : sent);
+  refusals_.note(to, sender_of(fabric_).is_connected(to) ? absl::OkStatus() : sent,
+                 std::chrono::steady_clock::now());
   return accepted;
 }
 
@@ -607,14 +608,12 @@ void CollectiveGroup::nudge(uint64_t sequence, Deadline deadline) {
 }
 
 absl::Status CollectiveGroup::lacking_resources(uint64_t sequence, CollectiveKind kind) {
-  std::vector<uint32_t> ranks;
-  {
-    const std::lock_guard lock(mutex_);
-    ranks = awaited(sequence, operation(sequence));
-  }
+  std::unique_lock lock(mutex_);
+  const std::vector<uint32_t> ranks = awaited(sequence, operation(sequence));
+  lock.unlock();
   for (const uint32_t rank : ranks) {
-    const absl::Status refusal = refusals_.error(rank);  // it may have connected by itself since
-    if (refusal.ok() || sender_of(fabric_).is_connected(rank)) continue;
+    const absl::Status refusal = refusals_.error(rank, std::chrono::steady_clock::now());
+    if (refusal.ok() || sender_of(fabric_).is_connected(rank)) continue;  // connected since
     return make_error(
         absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
         describe(sequence, kind) + ": " + fabric_.label(rank) +

@@ -11,11 +11,13 @@
 
 namespace cariama::internal {
 
-// Thread-safe.
+// Thread-safe. `now`: of steady_clock.
 class Refusals {
  public:
+  using Time = std::chrono::steady_clock::time_point;
+
   // Records the result of connecting the process and sending to it.
-  void note(uint32_t rank, const absl::Status& sent) {
+  void note(uint32_t rank, const absl::Status& sent, Time now) {
     const std::lock_guard lock(mutex_);
     // Two processes that offer to connect at the same time may both miss the deadline.
     if (absl::IsDeadlineExceeded(sent)) return;
@@ -25,16 +27,15 @@ class Refusals {
     }
     const auto [refusal, is_first] = refusals_.try_emplace(rank);
     refusal->second.why = sent;
-    if (is_first) refusal->second.since = std::chrono::steady_clock::now();
+    if (is_first) refusal->second.since = now;
   }
 
   // Returns the last error RESOURCE_EXHAUSTED of the process if it has lasted for kPatience, else
   // OK.
-  [[nodiscard]] absl::Status error(uint32_t rank) const {
+  [[nodiscard]] absl::Status error(uint32_t rank, Time now) const {
     const std::lock_guard lock(mutex_);
     const auto refusal = refusals_.find(rank);
-    const bool lasts = refusal != refusals_.end() &&
-                       std::chrono::steady_clock::now() >= refusal->second.since + kPatience;
+    const bool lasts = refusal != refusals_.end() && now >= refusal->second.since + kPatience;
     return lasts ? refusal->second.why : absl::OkStatus();
   }
 
@@ -43,7 +44,7 @@ class Refusals {
   static constexpr std::chrono::milliseconds kPatience{1000};
   struct Refusal {
     absl::Status why;
-    std::chrono::steady_clock::time_point since;
+    Time since;
   };
   mutable std::mutex mutex_;
   std::map<uint32_t, Refusal> refusals_;

@@ -21,6 +21,7 @@
 #include "dsfabric/peers/connect_deadline.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/boot_id.h"
+#include "dtutils/internal/local_socket.h"
 #include "dtutils/internal/socket_errors.h"
 #include "dtutils/internal/start_thread.h"
 
@@ -77,7 +78,7 @@ class SocketBroker final : public Broker {
     if (!stop_.valid()) {
       return make_errno_error(errno, ErrorScope::kProcess, "eventfd", "raise ulimit -n");
     }
-    spare_ = open_spare();
+    spare_ = spare_descriptor();
     BrokerAddress own;
     if (absl::Status listening = listen(bootstrap, own); !listening.ok()) return listening;
     if (absl::Status put = bootstrap.put(kAddressKey, encode(own)); !put.ok()) return put;
@@ -207,7 +208,7 @@ class SocketBroker final : public Broker {
       }
       if (poll_open(entries, poll_timeout(next)) < 0) continue;
       if (entries[0].revents != 0) return;
-      if (!spare_.valid()) spare_ = open_spare();
+      if (!spare_.valid()) spare_ = spare_descriptor();
       size_t at = 1 + listeners_.size();
       for (Incoming& one : incoming_) {
         if (entries[at++].revents != 0) advance(one);

@@ -11,6 +11,7 @@
 
 #include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/local_socket.h"
 #include "dtutils/internal/socket_errors.h"
 #include "dtutils/internal/start_thread.h"
 #include "dtutils/shm/robust_lock.h"
@@ -34,13 +35,6 @@ constexpr std::chrono::milliseconds kDescriptorPatience{500};
 // A peer sends its first message immediately after it has connected.
 constexpr int kHelloPatienceMs = 10;
 
-bool is_of_own_user(int socket) {
-  ucred credentials{};
-  socklen_t length = sizeof credentials;
-  return getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &length) == 0 &&
-         credentials.uid == geteuid();
-}
-
 }  // namespace
 
 absl::Status Service::start() {
@@ -53,7 +47,7 @@ absl::Status Service::start() {
   if (!listener_.valid() || !epoll_.valid() || !wake_.valid()) {
     return failed("descriptors of the shm service thread");
   }
-  take_spare();
+  spare_ = internal::spare_descriptor();
   sockaddr_un address;
   const socklen_t length = socket_address(control_->uuid(), &address);
   if (bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
@@ -76,8 +70,6 @@ absl::Status Service::start() {
   started_.wait(false);
   return absl::OkStatus();
 }
-
-void Service::take_spare() { spare_ = FileDescriptor(eventfd(0, EFD_CLOEXEC)); }
 
 void Service::stop() {
   if (!thread_.joinable()) return;
@@ -139,8 +131,8 @@ void Service::accept_peers() {
       return;
     }
     missing_since_.reset();
-    if (!spare_.valid()) take_spare();
-    if (!is_of_own_user(socket.get())) continue;
+    if (!spare_.valid()) spare_ = internal::spare_descriptor();
+    if (!internal::is_of_own_user(socket.get())) continue;
     const int descriptor = socket.get();
     std::lock_guard lock(mutex_);
     if (!watch(descriptor, EPOLLIN, EPOLL_CTL_ADD)) {
@@ -172,7 +164,7 @@ void Service::on_missing_descriptor() {
 void Service::refuse_peer() {
   spare_.reset();
   FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (socket.valid() && is_of_own_user(socket.get())) {
+  if (socket.valid() && internal::is_of_own_user(socket.get())) {
     // The close of a socket with unread messages would discard the refusal.
     pollfd ready{socket.get(), POLLIN, 0};
     Message hello;
@@ -185,7 +177,7 @@ void Service::refuse_peer() {
     static_cast<void>(send_message(socket.get(), refusal, -1, /*wait=*/false));
   }
   socket.reset();  // its descriptor is the spare one
-  take_spare();
+  spare_ = internal::spare_descriptor();
 }
 
 bool Service::serve(Connection& connection) {

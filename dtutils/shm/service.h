@@ -82,7 +82,6 @@ class Service {
   void on_missing_descriptor();
   // Tells the next connecting peer that it is refused.
   void refuse_peer();
-  void take_spare();
   void push(MessageType type, uint64_t key);
   // The following four functions require that mutex_ is locked. serve() and send_backlog() return
   // false if the connection must be closed.

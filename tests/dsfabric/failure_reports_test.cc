@@ -145,16 +145,17 @@ int fail_in_rank_1(std::string_view role) {
   return 96;
 }
 
-// Rank 1 stops. With a lease the others exit because of it.
-int stop_rank_1() {
+// Rank 1 stops. With a lease the others exit because of it, or finish in order without it.
+int stop_rank_1(FailurePolicy on_failure) {
   FabricOptions options;
-  options.on_failure = FailurePolicy::kAbort;
+  options.on_failure = on_failure;
   options.lease = std::chrono::seconds(3);
   auto fabric = Fabric::create(options);
   if (!fabric.ok() || !(*fabric)->bootstrap().fence(far_away()).ok()) return 99;
   if ((*fabric)->rank() != 1 && !(*fabric)->connection(1).ok()) return 98;
   if (!(*fabric)->bootstrap().fence(far_away()).ok()) return 97;
   if ((*fabric)->rank() == 1) raise(SIGSTOP);
+  if (on_failure == FailurePolicy::kContinue) return (*fabric)->finalize(far_away()).ok() ? 0 : 96;
   while (true) pause();
 }
 
@@ -171,19 +172,6 @@ int meet() {
   const std::string text = met.ToString() + "\n";
   static_cast<void>(!write(STDOUT_FILENO, text.data(), text.size()));
   return met.ok() ? 0 : 99;
-}
-
-// Rank 1 stops. With a lease the others finish in order without it.
-int finish_without_rank_1() {
-  FabricOptions options;
-  options.on_failure = FailurePolicy::kContinue;
-  options.lease = std::chrono::seconds(3);
-  auto fabric = Fabric::create(options);
-  if (!fabric.ok() || !(*fabric)->bootstrap().fence(far_away()).ok()) return 99;
-  if ((*fabric)->rank() != 1 && !(*fabric)->connection(1).ok()) return 98;
-  if (!(*fabric)->bootstrap().fence(far_away()).ok()) return 97;
-  if ((*fabric)->rank() == 1) raise(SIGSTOP);
-  return (*fabric)->finalize(far_away()).ok() ? 0 : 96;
 }
 
 std::string launcher() { return std::string(CARIAMA_PROGRAM_DIR) + "/cariama-run"; }
@@ -433,8 +421,8 @@ TEST(FailureReports, HostsWithoutACommonDeviceAreToldSo) {
 
 int play(std::string_view role) {
   if (role == "kill rank 0") return kill_rank_0();
-  if (role == "stop rank 1") return stop_rank_1();
-  if (role == "finish without rank 1") return finish_without_rank_1();
+  if (role == "stop rank 1") return stop_rank_1(FailurePolicy::kAbort);
+  if (role == "finish without rank 1") return stop_rank_1(FailurePolicy::kContinue);
   if (role == "meet") return meet();
   if (role == "one unfinalized" || role == "none finalized") return end_without_finalize(role);
   return fail_in_rank_1(role);

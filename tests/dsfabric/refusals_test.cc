@@ -1,7 +1,6 @@
 #include "dsfabric/collectives/refusals.h"
 
 #include <chrono>
-#include <thread>
 
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
@@ -11,20 +10,21 @@ namespace {
 
 TEST(Refusals, CountWhenTheyLast) {
   const absl::Status full = absl::ResourceExhaustedError("raise ulimit -n");
+  const Refusals::Time start{};
+  const Refusals::Time later = start + std::chrono::seconds(2);
   Refusals refusals;
-  refusals.note(1, full);
-  refusals.note(2, full);
-  EXPECT_EQ(refusals.error(1), absl::OkStatus());
-  std::this_thread::sleep_for(std::chrono::milliseconds(1100));
-  EXPECT_EQ(refusals.error(1), full);
-  EXPECT_EQ(refusals.error(0), absl::OkStatus());
-  refusals.note(1, absl::DeadlineExceededError("late"));
-  EXPECT_EQ(refusals.error(1), full);
-  refusals.note(1, absl::OkStatus());
-  EXPECT_EQ(refusals.error(1), absl::OkStatus());
-  refusals.note(1, full);
-  EXPECT_EQ(refusals.error(1), absl::OkStatus());
-  EXPECT_EQ(refusals.error(2), full);
+  refusals.note(1, full, start);
+  refusals.note(2, full, start);
+  EXPECT_EQ(refusals.error(1, start), absl::OkStatus());
+  EXPECT_EQ(refusals.error(1, later), full);
+  EXPECT_EQ(refusals.error(0, later), absl::OkStatus());
+  refusals.note(1, absl::DeadlineExceededError("late"), later);
+  EXPECT_EQ(refusals.error(1, later), full);
+  refusals.note(1, absl::OkStatus(), later);
+  EXPECT_EQ(refusals.error(1, later), absl::OkStatus());
+  refusals.note(1, full, later);
+  EXPECT_EQ(refusals.error(1, later), absl::OkStatus());
+  EXPECT_EQ(refusals.error(2, later), full);
 }
 
 }  // namespace
