@@ -89,6 +89,10 @@ const std::atomic<uint64_t>* make_fork_page() {
   return new (page) std::atomic<uint64_t>(1);
 }
 
+void free_fork_page(const std::atomic<uint64_t>* page) {
+  munmap(const_cast<std::atomic<uint64_t>*>(page), base_page());
+}
+
 MappingMonitor* MappingMonitor::get() {
   Process& one = process();
   const std::lock_guard lock(one.mutex);

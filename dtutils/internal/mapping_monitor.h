@@ -44,8 +44,9 @@ namespace cariama::internal {
 // neither the monitor's thread nor the kernel's registrations exist. One load. A page that the
 // kernel clears at fork holds the answer, so that it is right also after a bare clone(2).
 [[nodiscard]] bool in_registering_process(const std::atomic<uint64_t>* page);
-// Returns a new page for in_registering_process(), or nullptr if none can be mapped. Never freed.
+// Returns a new page for in_registering_process(), or nullptr if none can be mapped.
 [[nodiscard]] const std::atomic<uint64_t>* make_fork_page();
+void free_fork_page(const std::atomic<uint64_t>* page);
 
 // Returns true if every page of the range is mapped. Ignores the residency that mincore(2) also
 // reports.

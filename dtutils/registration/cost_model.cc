@@ -7,6 +7,12 @@ namespace {
 
 constexpr double kFade = 1.0 - 1.0 / 64;
 constexpr double kMostDeviation = 10e6;  // ns: a registration that took longer was interrupted
+constexpr double kLeastCost = 1000;      // ns: no system call takes less
+
+// Half of the way up to a larger value, 1/32 of the way down to a smaller one.
+void follow(double& bound, double value) {
+  bound += value > bound ? (value - bound) / 2 : (value - bound) / 32;
+}
 
 }  // namespace
 
@@ -24,12 +30,12 @@ CostModel::CostModel(double per_page, double base)
 void CostModel::add(uint64_t pages, int64_t nanoseconds) {
   const auto x = static_cast<double>(pages);
   // A sample of an interrupted operation does not show the operation's cost.
-  const auto y =
-      std::min(static_cast<double>(nanoseconds), 20 * (static_cast<double>(predict(pages)) + 1000));
-  const double above = static_cast<double>(nanoseconds) - static_cast<double>(predict(pages));
-  deviation_ += above > deviation_ ? (std::min(above, kMostDeviation) - deviation_) / 2
-                                   : (std::max(above, 0.0) - deviation_) / 32;
-  deviation_ = std::max(deviation_, 0.0);
+  const auto measured = static_cast<double>(nanoseconds);
+  const auto expected = static_cast<double>(predict(pages));
+  const double y = std::min(measured, 20 * (expected + kLeastCost));
+  const double above = std::clamp(measured - expected, 0.0, kMostDeviation);
+  follow(deviation_, above);
+  follow(relative_deviation_, above / (expected + kLeastCost));
   weight_ = weight_ * kFade + 1;
   x_ = x_ * kFade + x;
   y_ = y_ * kFade + y;
@@ -46,7 +52,9 @@ int64_t CostModel::predict(uint64_t pages) const {
 }
 
 int64_t CostModel::predict_most(uint64_t pages) const {
-  return predict(pages) + static_cast<int64_t>(deviation_);
+  const int64_t cost = predict(pages);
+  const double relative = relative_deviation_ * (static_cast<double>(cost) + kLeastCost);
+  return cost + static_cast<int64_t>(std::min(deviation_, relative));
 }
 
 }  // namespace cariama

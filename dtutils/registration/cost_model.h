@@ -23,13 +23,16 @@ class CARIAMA_DTUTILS_EXPORT CostModel {
   // Never negative.
   [[nodiscard]] int64_t predict(uint64_t pages) const;
   // The largest cost to be expected: the line plus an upper bound of the recent deviations from it,
-  // which rises with each larger deviation and falls slowly.
+  // which rises with each larger deviation and falls slowly. The bound is the smaller of two, in ns
+  // and relative to the line: a long operation that was interrupted must not count for short ones,
+  // nor a short one that took many times its cost as many times the cost of a long one.
   [[nodiscard]] int64_t predict_most(uint64_t pages) const;
 
  private:
   double weight_, x_, y_, xx_, xy_;
   double per_page_, base_;
-  double deviation_ = 0;
+  double deviation_ = 0;           // ns
+  double relative_deviation_ = 0;  // a factor of the line
 };
 
 }  // namespace cariama

@@ -424,11 +424,15 @@ void HelperPolicy::decide_all() {
   undecided_.clear();
 }
 
-int64_t HelperPolicy::give_up_time(const Known& known, int64_t deadline) const {
-  if (options_.give_up_after <= 0) return INT64_MAX;
+// Returns the time after which a use with that deadline is not expected any more.
+int64_t HelperPolicy::latest_use(const Known& known, int64_t deadline) const {
+  const double periods = options_.give_up_after > 0 ? options_.give_up_after : 1;
   return deadline + std::chrono::nanoseconds(options_.poll_interval).count() +
-         static_cast<int64_t>(options_.give_up_after *
-                              static_cast<double>(deadline - known.last_use));
+         static_cast<int64_t>(periods * static_cast<double>(deadline - known.last_use));
+}
+
+int64_t HelperPolicy::give_up_time(const Known& known, int64_t deadline) const {
+  return options_.give_up_after > 0 ? latest_use(known, deadline) : INT64_MAX;
 }
 
 // Takes up to `most` records of each DQ, and puts them into the order in which their uses began: a
@@ -461,7 +465,8 @@ bool HelperPolicy::register_due() {
   // Items that are due soon after the one for which the helper woke cost no wake-up of their own.
   const int64_t batch = std::chrono::nanoseconds(options_.batch).count();
   if (before + batch < next_begin() || before < known.not_before) return false;
-  const RegisterAheadResult result = control_->register_ahead({region});
+  const RegisterAheadResult result =
+      control_->register_ahead({region}, {due, latest_use(known, due)});
   if (result == RegisterAheadResult::kRefused && control_->now() < due) {
     // What refuses it may end before the deadline: a use of other memory, or a deregistration.
     known.not_before =

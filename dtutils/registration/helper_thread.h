@@ -207,6 +207,7 @@ class CARIAMA_DTUTILS_EXPORT HelperPolicy final : public RegistrationPolicy {
   [[nodiscard]] bool register_due();
   void give_up_unused(int64_t time);
   void expect_later_use(uint64_t region, Known& known, int64_t time);
+  [[nodiscard]] int64_t latest_use(const Known& known, int64_t deadline) const;
   [[nodiscard]] int64_t give_up_time(const Known& known, int64_t deadline) const;
   void enqueue(uint64_t region, Known& known, int64_t deadline);
   void dequeue(Known& known);

@@ -70,10 +70,17 @@ struct RegionUse {
   uint32_t before = 0;
 };
 
+// The time in which a policy expects the next use of a region, in ns of the cache's clock.
+struct ExpectedUse {
+  int64_t earliest = 0;
+  int64_t latest = 0;
+};
+
 enum class RegisterAheadResult : uint8_t {
   kRegistered,         // by this call
   kAlreadyRegistered,  // by a use that came before, or by the policy
-  // The memory was unmapped, the budget is full of memory in use, the kernel refuses the memory, or
+  // The memory was unmapped, the budget is full of memory that is in use or is
+  // expected to be used earlier, the kernel refuses the memory, or
   // another thread registers or deregisters the region now.
   kRefused,
   kUnknown,  // the cache has forgotten the region; the name is not used again
@@ -90,8 +97,11 @@ enum class DeregisterResult : uint8_t {
 class CARIAMA_DTUTILS_EXPORT RegionControl {
  public:
   virtual ~RegionControl() = default;
-  // Registers a known region that is not registered. Blocks for the system call.
-  [[nodiscard]] virtual RegisterAheadResult register_ahead(RegionName region) = 0;
+  // Registers a known region that is not registered. Blocks for the system call. Where a budget is
+  // full, ends the registration of idle memory that was used least recently, but not one that was
+  // made ahead of a use that is expected earlier and can still come.
+  [[nodiscard]] virtual RegisterAheadResult register_ahead(RegionName region,
+                                                           const ExpectedUse& use) = 0;
   // Deregisters a region that is not in use. Blocks for the system call.
   [[nodiscard]] virtual DeregisterResult deregister_idle(RegionName region) = 0;
   // Return the bytes that are registered now, and the budget in bytes.

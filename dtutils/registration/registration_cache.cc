@@ -13,54 +13,19 @@
 #include "dtutils/internal/byte_size.h"
 #include "dtutils/internal/mapping_monitor.h"
 #include "dtutils/internal/memory_limits.h"
+#include "dtutils/internal/registration_entry.h"
 #include "dtutils/internal/registration_trace.h"
 #include "dtutils/internal/use_queue.h"
 
 namespace cariama {
 namespace {
 
-// The word of an entry: uses in progress, state, and the version, which differs for each range that
-// the entry is given to. An entry is registered, or busy (one thread registers or deregisters it),
-// or neither. An invalidated entry is not in the index; its last user deregisters it. Memory that
-// cannot be watched has an entry that is invalidated from the beginning: it belongs to one use,
-// since its pages may change while it is registered.
-constexpr uint64_t kUses = 0xffffffff;
-constexpr uint64_t kRegistered = uint64_t{1} << 32;
-constexpr uint64_t kBusy = uint64_t{1} << 33;
-constexpr uint64_t kInvalidated = uint64_t{1} << 34;
-constexpr int kVersionShift = 35;
-
 // A registered range may be this many times as long as the message for which it is registered.
 constexpr uint64_t kMostSlack = 8;
-
-constexpr uint64_t version_of(uint64_t word) { return word >> kVersionShift; }
 
 }  // namespace
 
 int64_t registration_clock() { return std::chrono::steady_clock::now().time_since_epoch().count(); }
-
-struct RegistrationCache::Entry {
-  std::atomic<uint64_t> word{0};
-  // Constant for one version. Atomic: try_begin_use() may read them while the entry is reused.
-  std::atomic<uintptr_t> start{0};
-  std::atomic<uintptr_t> end{0};
-  std::atomic<uint64_t> hits{0};
-  std::atomic<int64_t> last_use{0};
-  uint32_t index = 0;
-  bool known = false;  // it is in the cache's index
-  internal::MappingMonitor::Watch watch;
-  std::shared_ptr<MemoryRegion> region;  // written by the thread that made the entry busy
-
-  [[nodiscard]] uint64_t version() const {
-    return version_of(word.load(std::memory_order_relaxed));
-  }
-  [[nodiscard]] bool is_registered() const {
-    return (word.load(std::memory_order_acquire) & kRegistered) != 0;
-  }
-  [[nodiscard]] uint64_t bytes() const {
-    return end.load(std::memory_order_relaxed) - start.load(std::memory_order_relaxed);
-  }
-};
 
 void RegistrationUse::release() {
   if (cache_ == nullptr) return;
@@ -147,6 +112,7 @@ RegistrationCache::~RegistrationCache() {
       monitor_->unwatch(entry->watch);
     }
   }
+  internal::free_fork_page(fork_page_);
 }
 
 std::atomic<RegistrationCache::Entry*>& RegistrationCache::hint(uintptr_t start) const {
@@ -157,7 +123,7 @@ std::atomic<RegistrationCache::Entry*>& RegistrationCache::hint(uintptr_t start)
 bool RegistrationCache::try_begin_use(Entry& entry, uintptr_t start, uintptr_t end) {
   // Acquire: pairs with the release in pin(), which published entry.region.
   uint64_t word = entry.word.load(std::memory_order_acquire);
-  while ((word & (kRegistered | kBusy | kInvalidated)) == kRegistered) {
+  while ((word & (Entry::kRegistered | Entry::kBusy | Entry::kInvalidated)) == Entry::kRegistered) {
     if (start < entry.start.load(std::memory_order_relaxed) ||
         end > entry.end.load(std::memory_order_relaxed)) {
       return false;
@@ -272,7 +238,7 @@ absl::StatusOr<RegistrationUse> RegistrationCache::find_or_register(const void* 
       return made;
     }
     Entry* entry = find(start, end, true);
-    if (entry != nullptr && (entry->word.load(std::memory_order_acquire) & kBusy) != 0) {
+    if (entry != nullptr && (entry->word.load(std::memory_order_acquire) & Entry::kBusy) != 0) {
       waited = true;
       changed_->wait(lock);
       continue;
@@ -283,7 +249,7 @@ absl::StatusOr<RegistrationUse> RegistrationCache::find_or_register(const void* 
       entry = add(start, end, unwatched);
     }
     const bool longer = entry->bytes() > end - start;
-    absl::Status pinned = pin(lock, *entry, 1);
+    absl::Status pinned = pin(lock, *entry, nullptr);
     // A longer range that cannot be registered is forgotten. The range itself may be.
     if (absl::IsAborted(pinned) || (longer && !pinned.ok())) continue;
     if (!pinned.ok()) return pinned;
@@ -305,10 +271,10 @@ void RegistrationCache::end(Entry& entry, const RegistrationUse& use) {
   // After the decrement, so that the policy's thread finds the region idle. An invalidated region's
   // name means nothing to the policy any more.
   const bool keep =
-      !use.transient_ && (word & kInvalidated) == 0 && options_.policy->ended(use.use_);
-  if ((word & kUses) == 1 && !keep) {
+      !use.transient_ && (word & Entry::kInvalidated) == 0 && options_.policy->ended(use.use_);
+  if ((word & Entry::kUses) == 1 && !keep) {
     Lock lock(mutex_);
-    static_cast<void>(unpin(lock, entry, version_of(word)));
+    static_cast<void>(unpin(lock, entry, Entry::version_of(word)));
   }
 }
 
@@ -368,7 +334,7 @@ bool RegistrationCache::replace_contained(Lock& lock, uintptr_t start, uintptr_t
     Entry* const entry = position->second;
     const uint64_t word = entry->word.load(std::memory_order_acquire);
     if (entry->end.load(std::memory_order_relaxed) <= end &&
-        end - start <= kMostSlack * entry->bytes() && (word & (kUses | kBusy)) == 0) {
+        end - start <= kMostSlack * entry->bytes() && (word & (Entry::kUses | Entry::kBusy)) == 0) {
       contained.emplace_back(entry, entry->version());
     }
   }
@@ -408,7 +374,7 @@ RegistrationCache::Entry* RegistrationCache::add(uintptr_t start, uintptr_t end,
     }
   }
   if (!stays) {
-    entry->word.fetch_or(kInvalidated, std::memory_order_acq_rel);
+    entry->word.fetch_or(Entry::kInvalidated, std::memory_order_acq_rel);
     return entry;
   }
   entry->known = true;
@@ -418,26 +384,26 @@ RegistrationCache::Entry* RegistrationCache::add(uintptr_t start, uintptr_t end,
 }
 
 // Registers an entry that is neither registered nor busy. Releases the lock during the system call.
-// On an error the entry is gone, unless `uses` is 0 and the error RESOURCE_EXHAUSTED. ABORTED: the
-// memory changed meanwhile.
-absl::Status RegistrationCache::pin(Lock& lock, Entry& entry, uint32_t uses) {
-  entry.word.fetch_or(kBusy, std::memory_order_acq_rel);
+// On an error the entry is gone, unless `ahead` is given and the error is RESOURCE_EXHAUSTED.
+// ABORTED: the memory changed meanwhile.
+absl::Status RegistrationCache::pin(Lock& lock, Entry& entry, const ExpectedUse* ahead) {
+  entry.word.fetch_or(Entry::kBusy, std::memory_order_acq_rel);
   const uint64_t bytes = entry.bytes();
-  absl::Status status = reserve(lock, bytes, uses);
+  absl::Status status = reserve(lock, bytes, ahead);
   if (status.ok()) {
     account(static_cast<int64_t>(bytes), 1);
     auto* const address = reinterpret_cast<std::byte*>(entry.start.load(std::memory_order_relaxed));
     while (true) {
-      pinning_ahead_ += uses == 0 ? 1 : 0;
+      pinning_ahead_ += ahead == nullptr ? 0 : 1;
       lock.unlock();
       auto region = pinner_->try_pin(address, bytes);
       lock.lock();
-      pinning_ahead_ -= uses == 0 ? 1 : 0;
+      pinning_ahead_ -= ahead == nullptr ? 0 : 1;
       status = region.status();
       if (status.ok()) entry.region = *std::move(region);
       // The limit of the process may be lower than the budget, or other registrations use it up.
       if (!absl::IsResourceExhausted(status) || !options_.policy->evicts()) break;
-      if (!evict_one(lock) && !await_room(lock, uses)) break;
+      if (!evict_one(lock, ahead) && !await_room(lock, ahead)) break;
     }
     // An event before this point may mean that other pages were pinned.
     if (status.ok() && monitor_ != nullptr &&
@@ -456,19 +422,22 @@ absl::Status RegistrationCache::pin(Lock& lock, Entry& entry, uint32_t uses) {
     const uint64_t word = entry.word.load(std::memory_order_relaxed);
     // Release: pairs with the acquire in try_begin_use(). No other thread changes a busy entry's
     // word without the lock.
-    entry.word.store(((word & ~kBusy) | kRegistered) + uses, std::memory_order_release);
-    if (uses == 0) {
+    entry.word.store(((word & ~Entry::kBusy) | Entry::kRegistered) + (ahead == nullptr ? 1 : 0),
+                     std::memory_order_release);
+    if (ahead != nullptr) {
       // Memory that is registered ahead is used next: it must not be the first one that is evicted.
-      entry.last_use.store(options_.clock(), std::memory_order_relaxed);
+      entry.registered_ahead = options_.clock();
+      entry.expected = *ahead;
+      entry.last_use.store(entry.registered_ahead, std::memory_order_relaxed);
       // If the range was forgotten meanwhile and has no use, no later call would end its
       // registration.
-      if ((word & kInvalidated) != 0) finish_detached(lock, entry, version_of(word));
+      if ((word & Entry::kInvalidated) != 0) finish_detached(lock, entry, Entry::version_of(word));
     }
   } else {
     const uint64_t version = entry.version();
-    entry.word.fetch_and(~kBusy, std::memory_order_acq_rel);
+    entry.word.fetch_and(~Entry::kBusy, std::memory_order_acq_rel);
     // A registration ahead that finds no room may succeed later: the policy still knows the range.
-    const bool later = uses == 0 && absl::IsResourceExhausted(status);
+    const bool later = ahead != nullptr && absl::IsResourceExhausted(status);
     if (entry.known && !later) detach(entry);
     if (!entry.known) finish_detached(lock, entry, version);
   }
@@ -476,78 +445,16 @@ absl::Status RegistrationCache::pin(Lock& lock, Entry& entry, uint32_t uses) {
   return status;
 }
 
-// Waits for a thread that deregisters or, if the memory is about to be used, for one that registers
-// ahead: its registration can be evicted. Returns false if there is no such thread.
-bool RegistrationCache::await_room(Lock& lock, uint32_t uses) {
-  if (unpinning_ == 0 && (uses == 0 || pinning_ahead_ == 0)) return false;
-  changed_->wait(lock);
-  return true;
-}
-
-// Makes room in the budgets. May release the lock.
-absl::Status RegistrationCache::reserve(Lock& lock, uint64_t bytes, uint32_t uses) {
-  while (statistics_.registered_bytes + bytes > options_.max_bytes ||
-         statistics_.registered_regions + 1 > options_.max_regions) {
-    if (bytes <= options_.max_bytes && options_.policy->evicts() && evict_one(lock)) continue;
-    if (await_room(lock, uses)) continue;
-    if (statistics_.registered_bytes + bytes > options_.max_bytes) {
-      return internal::explain_full_budget({options_.max_bytes, statistics_.registered_bytes,
-                                            follows_memlock_, options_.policy->evicts()},
-                                           bytes);
-    }
-    return internal::explain_full_regions(options_.max_regions, options_.policy->evicts());
-  }
-  return absl::OkStatus();
-}
-
-// Returns the known entry that was used least recently, of those whose word has the bits `bits` in
-// `mask`, or nullptr.
-RegistrationCache::Entry* RegistrationCache::least_recently_used(uint64_t mask,
-                                                                 uint64_t bits) const {
-  Entry* oldest = nullptr;
-  for (const auto& [start, entry] : index_) {
-    if ((entry->word.load(std::memory_order_acquire) & mask) != bits) continue;
-    if (oldest == nullptr || entry->last_use.load(std::memory_order_relaxed) <
-                                 oldest->last_use.load(std::memory_order_relaxed)) {
-      oldest = entry;
-    }
-  }
-  return oldest;
-}
-
-// Deregisters the idle region that was used least recently. Returns false if there is none.
-bool RegistrationCache::evict_one(Lock& lock) {
-  Entry* const oldest = least_recently_used(kRegistered | kUses, kRegistered);
-  if (oldest == nullptr) return false;
-  if (unpin(lock, *oldest, oldest->version())) ++statistics_.evictions;
-  return true;  // if another thread has begun to use it, the caller looks again
-}
-
-// Forgets a range that is not registered, if too many are known.
-void RegistrationCache::trim_known() {
-  if (index_.size() < options_.max_idle_ranges + statistics_.registered_regions) return;
-  static_cast<void>(forget_idle_range());
-}
-
-// Forgets the range that was used least recently, of those that are not registered. Returns false
-// if there is none.
-bool RegistrationCache::forget_idle_range() {
-  Entry* const oldest = least_recently_used(kRegistered | kBusy, 0);
-  if (oldest == nullptr) return false;
-  detach(*oldest);
-  recycle(*oldest);
-  return true;
-}
-
 // Deregisters an idle entry of that version. Releases the lock during the system call. Returns
 // false if the entry is in use, not registered, or another one.
 bool RegistrationCache::unpin(Lock& lock, Entry& entry, uint64_t version) {
   uint64_t word = entry.word.load(std::memory_order_acquire);
   do {
-    if (version_of(word) != version || (word & kUses) != 0 || (word & kRegistered) == 0) {
+    if (Entry::version_of(word) != version || (word & Entry::kUses) != 0 ||
+        (word & Entry::kRegistered) == 0) {
       return false;
     }
-  } while (!entry.word.compare_exchange_weak(word, (word & ~kRegistered) | kBusy,
+  } while (!entry.word.compare_exchange_weak(word, (word & ~Entry::kRegistered) | Entry::kBusy,
                                              std::memory_order_acq_rel));
   std::shared_ptr<MemoryRegion> region = std::move(entry.region);
   entry.region.reset();
@@ -559,7 +466,7 @@ bool RegistrationCache::unpin(Lock& lock, Entry& entry, uint64_t version) {
   --unpinning_;
   account(-bytes, -1);
   ++statistics_.deregistrations;
-  word = entry.word.fetch_and(~kBusy, std::memory_order_acq_rel);
+  word = entry.word.fetch_and(~Entry::kBusy, std::memory_order_acq_rel);
   if (!entry.known) recycle(entry);
   changed_->notify_all();
   return true;
@@ -570,16 +477,16 @@ void RegistrationCache::detach(Entry& entry) {
   const auto [first, last] = index_.equal_range(entry.start.load(std::memory_order_relaxed));
   index_.erase(std::find_if(first, last, [&](const auto& one) { return one.second == &entry; }));
   entry.known = false;
-  const uint64_t word = entry.word.fetch_or(kInvalidated, std::memory_order_acq_rel);
-  options_.policy->forgotten({version_of(word) << 32 | entry.index});
+  const uint64_t word = entry.word.fetch_or(Entry::kInvalidated, std::memory_order_acq_rel);
+  options_.policy->forgotten({Entry::version_of(word) << 32 | entry.index});
 }
 
 // Deregisters or recycles a detached entry. Does nothing if the entry is in use or busy: the end of
 // its last use, or the busy thread, calls this function again.
 void RegistrationCache::finish_detached(Lock& lock, Entry& entry, uint64_t version) {
   const uint64_t word = entry.word.load(std::memory_order_acquire);
-  if (version_of(word) != version || (word & kBusy) != 0) return;
-  if ((word & kRegistered) != 0) {
+  if (Entry::version_of(word) != version || (word & Entry::kBusy) != 0) return;
+  if ((word & Entry::kRegistered) != 0) {
     static_cast<void>(unpin(lock, entry, version));
   } else if (!entry.known) {
     recycle(entry);
@@ -591,7 +498,7 @@ void RegistrationCache::recycle(Entry& entry) {
   if (entry.watch.slot != internal::MappingMonitor::kNoWatch) monitor_->unwatch(entry.watch);
   entry.watch = {};
   const uint64_t next = entry.version() + 1;
-  entry.word.store(next << kVersionShift, std::memory_order_release);
+  entry.word.store(next << Entry::kVersionShift, std::memory_order_release);
   unused_.push_back(&entry);
 }
 
@@ -614,15 +521,15 @@ RegistrationCache::Entry* RegistrationCache::named(RegionName region) const {
   return entry->known && entry->version() == region.value >> 32 ? entry : nullptr;
 }
 
-RegisterAheadResult RegistrationCache::register_ahead(RegionName region) {
+RegisterAheadResult RegistrationCache::register_ahead(RegionName region, const ExpectedUse& use) {
   Lock lock(mutex_);
   if (monitor_ != nullptr) sweep(lock);
   Entry* const entry = named(region);
   if (entry == nullptr) return RegisterAheadResult::kUnknown;
   const uint64_t word = entry->word.load(std::memory_order_acquire);
-  if ((word & kBusy) != 0) return RegisterAheadResult::kRefused;
-  if ((word & kRegistered) != 0) return RegisterAheadResult::kAlreadyRegistered;
-  if (!pin(lock, *entry, 0).ok()) return RegisterAheadResult::kRefused;
+  if ((word & Entry::kBusy) != 0) return RegisterAheadResult::kRefused;
+  if ((word & Entry::kRegistered) != 0) return RegisterAheadResult::kAlreadyRegistered;
+  if (!pin(lock, *entry, &use).ok()) return RegisterAheadResult::kRefused;
   ++statistics_.registered_ahead;
   return RegisterAheadResult::kRegistered;
 }
@@ -677,7 +584,8 @@ size_t RegistrationCache::overlapping(const void* address, size_t bytes) const {
 uint64_t RegistrationCache::deregister_all_idle() {
   Lock lock(mutex_);
   uint64_t bytes = 0;
-  while (Entry* const idle = least_recently_used(kRegistered | kUses, kRegistered)) {
+  while (Entry* const idle =
+             least_recently_used(Entry::kRegistered | Entry::kUses, Entry::kRegistered, nullptr)) {
     const uint64_t own = idle->bytes();
     if (unpin(lock, *idle, idle->version())) bytes += own;
   }

@@ -70,6 +70,7 @@ namespace cariama {
 namespace internal {
 class MappingMonitor;
 class RegistrationTrace;
+struct RegistrationEntry;
 }  // namespace internal
 
 class RegistrationCache;
@@ -226,13 +227,14 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
 
  private:
   friend class RegistrationUse;
-  struct Entry;
+  using Entry = internal::RegistrationEntry;
   using Lock = std::unique_lock<std::mutex>;
 
   RegistrationCache(std::shared_ptr<Pinner> pinner, RegistrationOptions options);
 
   // RegionControl
-  [[nodiscard]] RegisterAheadResult register_ahead(RegionName region) override;
+  [[nodiscard]] RegisterAheadResult register_ahead(RegionName region,
+                                                   const ExpectedUse& use) override;
   [[nodiscard]] DeregisterResult deregister_idle(RegionName region) override;
   [[nodiscard]] uint64_t registered_bytes() const override;
   [[nodiscard]] uint64_t max_bytes() const override { return options_.max_bytes; }
@@ -259,11 +261,14 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   [[nodiscard]] std::vector<Entry*> entries_in(const void* address, size_t bytes) const;
   [[nodiscard]] Entry* named(RegionName region) const;
   [[nodiscard]] Entry* add(uintptr_t start, uintptr_t end, std::string& unwatched);
-  [[nodiscard]] absl::Status pin(Lock& lock, Entry& entry, uint32_t uses);
-  [[nodiscard]] absl::Status reserve(Lock& lock, uint64_t bytes, uint32_t uses);
-  [[nodiscard]] bool await_room(Lock& lock, uint32_t uses);
-  [[nodiscard]] Entry* least_recently_used(uint64_t mask, uint64_t bits) const;
-  [[nodiscard]] bool evict_one(Lock& lock);
+  // `ahead`, here and in the next four: the use ahead of which memory is registered; nullptr: the
+  // caller begins a use.
+  [[nodiscard]] absl::Status pin(Lock& lock, Entry& entry, const ExpectedUse* ahead);
+  [[nodiscard]] absl::Status reserve(Lock& lock, uint64_t bytes, const ExpectedUse* ahead);
+  [[nodiscard]] bool await_room(Lock& lock, const ExpectedUse* ahead);
+  [[nodiscard]] Entry* least_recently_used(uint64_t mask, uint64_t bits,
+                                           const ExpectedUse* ahead) const;
+  [[nodiscard]] bool evict_one(Lock& lock, const ExpectedUse* ahead);
   void trim_known();
   bool forget_idle_range();
   [[nodiscard]] bool unpin(Lock& lock, Entry& entry, uint64_t version);

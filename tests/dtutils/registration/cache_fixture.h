@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdint>
 #include <memory>
 #include <string_view>
 #include <utility>
@@ -48,6 +49,8 @@ bool in_child(Function&& function) {
   int status = 0;
   return waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
+
+inline constexpr ExpectedUse kAnyTime{0, INT64_MAX};
 
 // Registers regions ahead when the test says so.
 class ManualPolicy final : public RegistrationPolicy {

@@ -142,6 +142,25 @@ TEST(CostModel, FitsTheCosts) {
   EXPECT_NEAR(static_cast<double>(one_size.predict(16)), 2000, 10);
 }
 
+TEST(CostModel, AnInterruptionCountsAtItsLength) {
+  const auto cost = [](uint64_t pages) { return static_cast<int64_t>(pages) * 54 + 2000; };
+  const auto adapted = [&] {
+    CostModel model(54, 2000);
+    for (int i = 0; i < 100; ++i) {
+      for (const uint64_t pages : {16, 16384}) model.add(pages, cost(pages));
+    }
+    return model;
+  };
+  CostModel long_one = adapted();
+  long_one.add(16384, cost(16384) + 10'000'000);
+  EXPECT_GT(long_one.predict_most(16384), cost(16384) + 4'000'000);
+  EXPECT_LT(long_one.predict_most(16), 100'000);
+  CostModel short_one = adapted();
+  short_one.add(16, cost(16) + 1'000'000);
+  EXPECT_GT(short_one.predict_most(16), 400'000);
+  EXPECT_LT(short_one.predict_most(16384), cost(16384) + 1'500'000);
+}
+
 TEST(HelperBoard, TheHelpersWithTheMostBytesRun) {
   static HelperBoard board;
   board.post(3, 100, 1000);

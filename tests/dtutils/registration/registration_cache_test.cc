@@ -15,6 +15,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -33,6 +34,7 @@ namespace {
 using ::cariama::testing::CacheFixture;
 using ::cariama::testing::CountingPinner;
 using ::cariama::testing::in_child;
+using ::cariama::testing::kAnyTime;
 using ::cariama::testing::kTestPage;
 using ::cariama::testing::ManualPolicy;
 using ::cariama::testing::MappedPages;
@@ -441,12 +443,13 @@ TEST(RegistrationCache, ARegionThatFindsNoRoomAheadStaysKnown) {
   const MappedPages others(2);
   auto all = it.cache->acquire(others.get(), others.bytes());
   ASSERT_TRUE(all.ok()) << all.status();
-  EXPECT_EQ(policy->control->register_ahead(first), RegisterAheadResult::kRefused)
+  EXPECT_EQ(policy->control->register_ahead(first, kAnyTime), RegisterAheadResult::kRefused)
       << "the budget is used up";
   EXPECT_EQ(policy->forgotten_regions, 0);
   all->release();
-  EXPECT_EQ(policy->control->register_ahead(first), RegisterAheadResult::kRegistered);
-  EXPECT_EQ(policy->control->register_ahead(first), RegisterAheadResult::kAlreadyRegistered);
+  EXPECT_EQ(policy->control->register_ahead(first, kAnyTime), RegisterAheadResult::kRegistered);
+  EXPECT_EQ(policy->control->register_ahead(first, kAnyTime),
+            RegisterAheadResult::kAlreadyRegistered);
   EXPECT_TRUE(it.touch(pages.get(), kTestPage));
 }
 
@@ -467,7 +470,7 @@ TEST(RegistrationCache, ThePolicyIsToldTheStateOfARegion) {
   EXPECT_EQ(policy->control->deregister_idle(region), DeregisterResult::kNotRegistered);
   it.cache->forget(pages.get(), 1);
   EXPECT_EQ(policy->control->deregister_idle(region), DeregisterResult::kUnknown);
-  EXPECT_EQ(policy->control->register_ahead(region), RegisterAheadResult::kUnknown);
+  EXPECT_EQ(policy->control->register_ahead(region, kAnyTime), RegisterAheadResult::kUnknown);
 }
 
 // Its last use is the oldest one, but it is used next.
@@ -485,10 +488,41 @@ TEST(RegistrationCache, MemoryThatIsRegisteredAheadIsNotEvictedFirst) {
   const RegionName first = policy->last;
   EXPECT_FALSE(it.touch(pages.page(2), 1));
   static_cast<void>(policy->control->deregister_idle(first));
-  static_cast<void>(policy->control->register_ahead(first));
+  static_cast<void>(policy->control->register_ahead(first, kAnyTime));
   EXPECT_FALSE(it.touch(pages.page(4), 1));
   EXPECT_EQ(it.cache->statistics().evictions, 1u);
   EXPECT_TRUE(it.touch(pages.page(0), 1));
+}
+
+TEST(RegistrationCache, ARegistrationAheadDoesNotEndThatOfAnEarlierUse) {
+  const auto policy = std::make_shared<ManualPolicy>();
+  policy->evicts_idle = true;
+  RegistrationOptions options;
+  options.policy = policy;
+  options.max_bytes = kTestPage;
+  const CacheFixture it(options);
+  if (!it.cache->watches()) GTEST_SKIP() << "without userfaultfd no region is registered ahead";
+  const MappedPages pages(3);
+  std::array<RegionName, 2> regions;
+  for (const size_t i : {0, 1}) {
+    EXPECT_FALSE(it.touch(pages.page(2 * i), 1));
+    regions.at(i) = policy->last;
+  }
+  constexpr int64_t kHour = 3'600'000'000'000;
+  const int64_t now = policy->control->now();
+  const auto ahead = [&](size_t region, const ExpectedUse& use) {
+    return policy->control->register_ahead(regions.at(region), use);
+  };
+  EXPECT_EQ(ahead(0, {now + 2 * kHour, now + 3 * kHour}), RegisterAheadResult::kRegistered);
+  EXPECT_EQ(ahead(1, {now + 3 * kHour, now + 4 * kHour}), RegisterAheadResult::kRefused);
+  EXPECT_EQ(ahead(1, {now + kHour, now + kHour}), RegisterAheadResult::kRegistered);
+  // After its use it is an idle region as any other.
+  EXPECT_EQ(ahead(0, {now + 2 * kHour, now + 3 * kHour}), RegisterAheadResult::kRefused);
+  policy->keep = true;
+  EXPECT_TRUE(it.touch(pages.page(2), 1));
+  EXPECT_EQ(ahead(0, {now, now}), RegisterAheadResult::kRegistered);
+  // The time of that use has passed.
+  EXPECT_EQ(ahead(1, {now + kHour, now + kHour}), RegisterAheadResult::kRegistered);
 }
 
 // A use must not fail because the policy registers other memory ahead at that moment. The cache
@@ -512,8 +546,9 @@ TEST(RegistrationCache, AUseTakesTheRoomOfWhatIsBeingRegisteredAhead) {
     pinning.release();
     go_on.acquire();
   };
-  std::thread ahead(
-      [&] { EXPECT_EQ(policy->control->register_ahead(first), RegisterAheadResult::kRegistered); });
+  std::thread ahead([&] {
+    EXPECT_EQ(policy->control->register_ahead(first, kAnyTime), RegisterAheadResult::kRegistered);
+  });
   pinning.acquire();
   std::thread use([&] { EXPECT_FALSE(it.touch(pages.page(2), kTestPage)); });
   std::this_thread::sleep_for(std::chrono::milliseconds(20));  // the use meets the full budget

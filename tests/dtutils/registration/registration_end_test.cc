@@ -19,6 +19,7 @@ namespace {
 
 using ::cariama::testing::CacheFixture;
 using ::cariama::testing::in_child;
+using ::cariama::testing::kAnyTime;
 using ::cariama::testing::kTestPage;
 using ::cariama::testing::ManualPolicy;
 using ::cariama::testing::MappedPages;
@@ -39,7 +40,8 @@ TEST(RegistrationEnd, ATransientUseEndsOnlyItsOwnRegistration) {
     ASSERT_TRUE(piece.ok()) << piece.status();
     EXPECT_TRUE(piece->was_hit());
   }
-  EXPECT_EQ(policy->control->register_ahead(registered), RegisterAheadResult::kAlreadyRegistered);
+  EXPECT_EQ(policy->control->register_ahead(registered, kAnyTime),
+            RegisterAheadResult::kAlreadyRegistered);
   EXPECT_TRUE(it.touch(pages.get(), pages.bytes()));
   // The policy decides about its region after each use: it may have waited for the end of this one.
   EXPECT_EQ(policy->stacks.size(), 3u);
