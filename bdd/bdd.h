@@ -155,8 +155,8 @@ class CARIAMA_BDD_EXPORT Bdd {
   //   relnext  returns the states that the relation reaches from the states *this
   //   relprev  returns the states from which the relation reaches the states *this
   // Throws std::invalid_argument if the states depend on odd variables, or if `variables` is no
-  // cube of even variables. To find out, reads all nodes of the states once if they are not the
-  // result of operations on functions of even variables, and those of `variables` if it is not the
+  // cube of even variables. The check reads all nodes of the states once, unless they are the
+  // result of operations on functions of even variables, and those of `variables`, unless it is the
   // result of Manager::cube().
   [[nodiscard]] Bdd relnext(const Bdd& relation, const Bdd& variables) const;
   [[nodiscard]] Bdd relprev(const Bdd& relation, const Bdd& variables) const;

@@ -145,8 +145,8 @@ Manager::~Manager() {
   if (roots_->objects == 0) delete roots_;
   if (internal::worker_engine == engine_.get()) internal::worker_engine = nullptr;
   if (all_ == nullptr || engine_->table == nullptr) return;
-  // After an error in this process alone the other processes do not come to the end of the table,
-  // and may still use its memory.
+  // After an error in this process only, the others do not call the collective destroy(), and may
+  // still use the memory of this process: it is not freed.
   const bool alone = !lost_.empty() || std::uncaught_exceptions() > exceptions_;
   if (!alone && engine_->table->destroy(deadline_after(kPatience)).ok()) return;
   engine_->cache_memory.abandon();

@@ -389,6 +389,9 @@ struct LoopResult {
   double average_bytes = 0;
   uint64_t late = 0;
   uint64_t last_late = 0;  // number of the last message that was late, from 1
+  double byte_seconds = 0;
+  uint64_t registrations = 0;
+  double helper_cpu_fraction = 0;
 };
 
 LoopResult run_loop(const Loop& loop, const std::string& policy) {
@@ -425,33 +428,38 @@ LoopResult run_loop(const Loop& loop, const std::string& policy) {
   const RegistrationStatistics statistics = cache->statistics();
   result.communication_us = communication * 1e-3 / static_cast<double>(loop.messages);
   result.peak = statistics.peak_bytes;
-  result.average_bytes =
-      statistics.byte_seconds * 1e9 / static_cast<double>(registration_clock() - start);
+  const auto elapsed = static_cast<double>(registration_clock() - start);
+  result.byte_seconds = statistics.byte_seconds;
+  result.average_bytes = statistics.byte_seconds * 1e9 / elapsed;
+  result.registrations = statistics.registrations;
+  if (const auto* helper = dynamic_cast<const HelperPolicy*>(options.policy.get())) {
+    result.helper_cpu_fraction =
+        static_cast<double>(helper->statistics().cpu_nanoseconds) / elapsed;
+  }
   return result;
 }
 
 // Runs the loop --repetitions times.
 void measure_loop(const Report& report, const Params& params, const Loop& loop,
                   const std::string& policy) {
-  std::vector<double> time;
-  std::vector<double> peak;
-  std::vector<double> average;
-  std::vector<double> late;
-  std::vector<double> last_late;
+  std::vector<LoopResult> results;
   const uint64_t repetitions = std::max<uint64_t>(absl::GetFlag(FLAGS_repetitions), 1);
-  for (uint64_t i = 0; i < repetitions; ++i) {
-    const LoopResult result = run_loop(loop, policy);
-    time.push_back(result.communication_us);
-    peak.push_back(static_cast<double>(result.peak));
-    average.push_back(result.average_bytes);
-    late.push_back(static_cast<double>(result.late) / static_cast<double>(loop.messages));
-    last_late.push_back(static_cast<double>(result.last_late));
-  }
-  report.row("message_time", params, summarize(time), "us");
-  report.row("peak_bytes", params, summarize(peak), "B");
-  report.row("average_bytes", params, summarize(average), "B");
-  report.row("late_registrations", params, summarize(late), "");
-  report.row("last_late_message", params, summarize(last_late), "");
+  for (uint64_t i = 0; i < repetitions; ++i) results.push_back(run_loop(loop, policy));
+  const auto row = [&](const char* name, const char* unit, auto&& value) {
+    std::vector<double> values;
+    for (const LoopResult& result : results) values.push_back(static_cast<double>(value(result)));
+    report.row(name, params, summarize(values), unit);
+  };
+  row("message_time", "us", [](const LoopResult& one) { return one.communication_us; });
+  row("peak_bytes", "B", [](const LoopResult& one) { return one.peak; });
+  row("average_bytes", "B", [](const LoopResult& one) { return one.average_bytes; });
+  row("byte_seconds", "B s", [](const LoopResult& one) { return one.byte_seconds; });
+  row("registrations", "", [](const LoopResult& one) { return one.registrations; });
+  row("late_registrations", "", [&](const LoopResult& one) {
+    return static_cast<double>(one.late) / static_cast<double>(loop.messages);
+  });
+  row("last_late_message", "", [](const LoopResult& one) { return one.last_late; });
+  row("helper_cpu_fraction", "", [](const LoopResult& one) { return one.helper_cpu_fraction; });
 }
 
 void run_figure1(const Report& report) {

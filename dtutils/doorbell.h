@@ -12,7 +12,8 @@
 // then R2 reads the mark. Both sides order the write before the read (store-load order). So at
 // least one of the two reads sees the other side's write. If S2 sees the condition, the thread does
 // not sleep. If R2 sees the mark, the ringer changes the word that S3 compares, and wakes
-// afterwards: the sleeper has not begun to sleep and does not, or it is woken. A ringer that finds
+// afterwards. If the thread does not sleep yet, S3 finds the changed word and returns; otherwise
+// the wake-up ends its sleep. A ringer that finds
 // the doorbell disarmed by another ringer need not wake: the other ringer wakes the sleeper, which
 // repeats S1 and S2 before it sleeps again, and then sees the R1 of this ringer.
 //

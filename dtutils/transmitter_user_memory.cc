@@ -73,7 +73,8 @@ absl::Status Transmitter::transfer_lent(Opcode opcode, std::byte* address, size_
   return posted;
 }
 
-// Not inlined: its frame is that of the program's call, as write(), read() and send() are inlined.
+// Not inlined: the recorded call stack begins at the frame of this function. write(), read() and
+// send(), which call it, are inlined into the program.
 [[gnu::noinline]] absl::Status Transmitter::transfer_user(Opcode opcode, std::byte* address,
                                                           size_t bytes,
                                                           const RemoteMemoryLocator& remote,

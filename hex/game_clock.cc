@@ -53,7 +53,7 @@ std::optional<double> GameClock::move_seconds(int empties) const {
   // side to move gets about a quarter of the empty ones; a fifth gives early moves more time.
   const double moves = std::max(6.0, empties / 5.0);
   const double of_main = (left_ - 0.5) / moves;
-  // A move that exceeds the main time is the first one of a period.
+  // A move that uses up the main time becomes the first move of a period, and may take its share.
   const double of_period =
       settings_.has_periods() ? share(settings_.period, settings_.stones) : kLeast;
   return std::max({kLeast, of_main, of_period});

@@ -247,7 +247,8 @@ Host::Posts Host::posts() const {
 
 bool Host::passed() {
   const uint64_t now = deaths_.load(std::memory_order_relaxed);
-  // One reception is that of the command whose handler calls this function.
+  // The command whose handler calls this function counts as one reception. More receptions mean
+  // that worker 0 is within another call.
   bool all = threads_[0]->receptions <= 1;
   for (uint32_t i = 1; i < num_threads_; ++i) {
     // Acquire: pairs with the release in round(). The effects of the worker's calls are visible.

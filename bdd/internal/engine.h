@@ -87,8 +87,8 @@ struct Engine {
   HostMemory cache_memory;  // of a shared cache
   OperationCache cache;
   std::unique_ptr<Batch> batch;  // nullptr: each step waits for its look-ups
-  // The table had no room in this process. The steps of a task then throw as soon as they begin,
-  // until the next attempt, because the result of the other half of a step would be discarded.
+  // Set when the table has no room in this process. Until the next attempt each further step of a
+  // task throws when it begins: its result would be discarded.
   bool is_full = false;
   std::vector<Group> groups;  // in ascending order of first_variable
   uint64_t group_set = 0;     // number of the value of `groups`

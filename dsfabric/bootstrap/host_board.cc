@@ -69,7 +69,7 @@ void HostBoard::open() {
         ::open(absl::StrCat("/proc/", chosen_.pid, "/fd/", chosen_.descriptor).c_str(),
                O_RDWR | O_CLOEXEC | O_NONBLOCK));
     error = other.valid() ? 0 : errno;
-    // The process that made the board has ended: its job reports that.
+    // ENOENT: the process that made the board has ended. The job reports its end.
     if (error == ENOENT) return;
   }
   const int descriptor = is_mine_ ? file_.get() : other.get();

@@ -15,8 +15,8 @@ namespace cariama::internal {
 
 namespace {
 
-// The most calls that a consumer runs before it looks for calls of the other kind (messages, or
-// those of the CallSource), or a thread that runs the calls of several workers at the next one.
+// The number of calls after which a consumer switches between messages and its CallSource. A thread
+// that serves several workers then goes on to the next worker.
 constexpr size_t kTurn = 256;
 
 }  // namespace

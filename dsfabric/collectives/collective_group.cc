@@ -230,8 +230,8 @@ void CollectiveGroup::advance(uint64_t sequence, Operation& op, Outbox& outbox) 
   Walk found;
   walk(op, to == kNoRank ? 0 : position(op, rank_), found);
   if (!found.missing.empty()) {
-    // A child of a dead process that has the result sends it only on request. So ask these
-    // children.
+    // A child of a dead process may have the result. It sends the result to this process only in
+    // answer to a kAsk.
     if (found.dead.empty()) return;
     for (const uint32_t rank : found.missing) {
       if (op.asked.insert(rank).second) post(outbox, rank, PacketType::kAsk, sequence, op);

@@ -28,7 +28,7 @@
 // The path of a call: send_call.h -> CallSender -> Connection ~> Ports -> Dispatch -> Answers ->
 // CallSender -> Connection ~> Ports -> Dispatch -> Answers -> PendingCall.
 //
-// Lock order. A part holds no mutex while it calls another part or a listener, with two exceptions.
+// Lock order. A part holds no mutex while it calls another part or a listener, but for these.
 // The mutex of a peer is held while its queue pairs are created; the mutexes of FabricMemory, of a
 // port, and of connections are taken under it. The mutex of Pulls is held while Pulls polls
 // connections. The mutexes of CallSources and Attachments are held while a layer creates its

@@ -47,7 +47,7 @@ class JobThreads {
     auto self = fabric_.init_thread(index, options_.consumer);
     if (!self.ok()) return end(name, self.status());
     end(name, run_body(**self));
-    // Other threads of the process may still call this one.
+    // Runs calls until the bodies of all threads have ended: other threads may still call this one.
     static_cast<void>(fabric_.wait([this] { return running_ == 0; }, kForever));
   }
 

@@ -17,7 +17,8 @@ namespace cariama {
 
 namespace internal {
 
-// Not inlined: the frame of this function is that of the caller's call.
+// Not inlined: the recorded call stack begins at the frame of this function, so that the frames of
+// the library do not count.
 [[gnu::noinline]] absl::StatusOr<std::unique_ptr<LentBuffer>> LentBuffer::make(
     Fabric& fabric, Rank rank, std::span<const std::byte> buffer, size_t piece, const void* frame) {
   if (frame == nullptr) frame = __builtin_frame_address(0);
@@ -34,7 +35,8 @@ namespace internal {
   return made;
 }
 
-// Not inlined: the frame of this function is that of the caller's call.
+// Not inlined: the recorded call stack begins at the frame of this function, so that the frames of
+// the library do not count.
 [[gnu::noinline]] absl::Status write_user_buffer(Fabric& fabric, Rank rank,
                                                  std::span<const std::byte> buffer,
                                                  const RemoteMemoryLocator& target) {

@@ -17,8 +17,8 @@
 namespace cariama::fault {
 
 // One receive queue. Receives are posted to the inner queue in the order of posting, under ids of
-// this class (kTag and a number). The tag distinguishes them from sends, and the number identifies
-// the user's id.
+// this class (kTag and a number). The tag distinguishes them from sends. The number selects the
+// record that has the user's id.
 class FaultReceives {
  public:
   static constexpr uint64_t kTag = uint64_t{1} << 63;

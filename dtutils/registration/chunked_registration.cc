@@ -18,7 +18,8 @@ ChunkedRegistration::ChunkedRegistration(RegistrationCache& cache, const void* a
       stack_(context.stack == nullptr ? std::optional<CallStack>{} : *context.stack),
       next_use_(context.next_use) {}
 
-// Not inlined: the frame of this function is that of the program's call.
+// Not inlined: the recorded call stack begins at the frame of this function, so that the frames of
+// the library do not count.
 [[gnu::noinline]] absl::StatusOr<ChunkedRegistration::Piece> ChunkedRegistration::next() {
   const size_t bytes = std::min(static_cast<size_t>(end_ - position_), piece_bytes_);
   // The older use ends first, so that never more than two pieces are in use.

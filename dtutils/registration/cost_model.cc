@@ -7,7 +7,7 @@ namespace {
 
 constexpr double kFade = 1.0 - 1.0 / 64;
 constexpr double kMostDeviation = 10e6;  // ns: a registration that took longer was interrupted
-constexpr double kLeastCost = 1000;      // ns: no system call takes less
+constexpr double kLeastCost = 1000;      // ns: shorter ones count as this long
 
 // Half of the way up to a larger value, 1/32 of the way down to a smaller one.
 void follow(double& bound, double value) {

@@ -468,9 +468,11 @@ bool HelperPolicy::register_due() {
   const RegisterAheadResult result =
       control_->register_ahead({region}, {due, latest_use(known, due)});
   if (result == RegisterAheadResult::kRefused && control_->now() < due) {
-    // What refuses it may end before the deadline: a use of other memory, or a deregistration.
-    known.not_before =
-        control_->now() + std::max(kLeastPause, register_cost_.predict(known.bytes / kPage) / 4);
+    // The cause may end before the deadline: a use of other memory, or a deregistration.
+    // The pauses shorten towards the deadline, so a budget that stays full costs few attempts.
+    const int64_t now = control_->now();
+    known.not_before = now + std::max({kLeastPause, (due - now) / 8,
+                                       register_cost_.predict(known.bytes / kPage) / 4});
     return false;
   }
   dequeue(known);
@@ -541,7 +543,7 @@ int64_t HelperPolicy::next_look(int64_t now) const {
   for (const uint64_t region : registered_) {
     const Known& known = known_.at(region);
     // The next use is expected, or overdue by less than one poll_interval. A hot region stays
-    // registered after its next use, too, so no look has to follow that use soon.
+    // registered after its next use, too: the DQ need not be looked at soon after that use.
     const bool soon =
         !known.hot && known.expected != INT64_MAX && known.expected > now - (poll - now);
     look = std::min(look, soon ? std::max(known.expected + kLookAfter, soonest) : poll);

@@ -165,7 +165,7 @@ void PeriodicityPredictor::forget(uint64_t region) {
   std::erase_if(stream_, [region](const PredictorUse& use) { return use.region == region; });
 }
 
-// Keeps the order, because a follower is predicted more often than it is learnt.
+// Keeps order_ sorted by length: predictions read it more often than this function changes it.
 void Gaps::add(int64_t gap) {
   const auto begin = order_.begin();
   if (count_ == kSamples) {

@@ -79,9 +79,9 @@ struct ExpectedUse {
 enum class RegisterAheadResult : uint8_t {
   kRegistered,         // by this call
   kAlreadyRegistered,  // by a use that came before, or by the policy
-  // The memory was unmapped, the budget is full of memory that is in use or is
-  // expected to be used earlier, the kernel refuses the memory, or
-  // another thread registers or deregisters the region now.
+  // The memory was unmapped, the budget is full of memory that is in use or that is expected to be
+  // used earlier, the kernel refuses the memory, or another thread registers or deregisters the
+  // region now.
   kRefused,
   kUnknown,  // the cache has forgotten the region; the name is not used again
 };

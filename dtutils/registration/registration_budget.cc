@@ -1,5 +1,5 @@
 // The budgets of RegistrationCache: room for registrations and for known ranges.
-#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 
 #include "dtutils/internal/memory_limits.h"
@@ -16,12 +16,30 @@ bool RegistrationCache::await_room(Lock& lock, const ExpectedUse* ahead) {
   return true;
 }
 
+// Returns true if the registrations that one ahead of a use may end leave room for it. Otherwise
+// none of them ends.
+bool RegistrationCache::suffices_to_evict(uint64_t bytes, const ExpectedUse& ahead) const {
+  const int64_t now = options_.clock();
+  uint64_t idle_bytes = 0;
+  size_t idle = 0;
+  for (const auto& [start, entry] : index_) {
+    const uint64_t word = entry->word.load(std::memory_order_acquire);
+    if ((word & (Entry::kRegistered | Entry::kUses)) != Entry::kRegistered) continue;
+    if (entry->is_expected_before(ahead, now)) continue;
+    idle_bytes += entry->bytes();
+    ++idle;
+  }
+  return statistics_.registered_bytes - idle_bytes + bytes <= options_.max_bytes &&
+         statistics_.registered_regions - idle + 1 <= options_.max_regions;
+}
+
 // Makes room in the budgets. May release the lock.
 absl::Status RegistrationCache::reserve(Lock& lock, uint64_t bytes, const ExpectedUse* ahead) {
   while (statistics_.registered_bytes + bytes > options_.max_bytes ||
          statistics_.registered_regions + 1 > options_.max_regions) {
-    if (bytes <= options_.max_bytes && options_.policy->evicts() && evict_one(lock, ahead))
-      continue;
+    const bool evicts = bytes <= options_.max_bytes && options_.policy->evicts() &&
+                        (ahead == nullptr || suffices_to_evict(bytes, *ahead));
+    if (evicts && evict_one(lock, ahead)) continue;
     if (await_room(lock, ahead)) continue;
     if (statistics_.registered_bytes + bytes > options_.max_bytes) {
       return internal::explain_full_budget({options_.max_bytes, statistics_.registered_bytes,

@@ -167,7 +167,8 @@ void RegistrationCache::record(RegistrationUse& made, const void* address, size_
   if (trace_ != nullptr) made.trace_ticket_ = trace_->begin(address, bytes, made.use_.stack);
 }
 
-// Not inlined: the frame of this function is that of the caller's call.
+// Not inlined: the recorded call stack begins at the frame of this function, so that the frames of
+// the library do not count.
 [[gnu::noinline]] absl::StatusOr<RegistrationUse> RegistrationCache::acquire(
     const void* address, size_t bytes, const UseContext& context) {
   if (!internal::in_registering_process(fork_page_)) [[unlikely]] {
@@ -419,19 +420,21 @@ absl::Status RegistrationCache::pin(Lock& lock, Entry& entry, const ExpectedUse*
   }
   if (status.ok()) {
     ++statistics_.registrations;
-    const uint64_t word = entry.word.load(std::memory_order_relaxed);
-    // Release: pairs with the acquire in try_begin_use(). No other thread changes a busy entry's
-    // word without the lock.
-    entry.word.store(((word & ~Entry::kBusy) | Entry::kRegistered) + (ahead == nullptr ? 1 : 0),
-                     std::memory_order_release);
     if (ahead != nullptr) {
       // Memory that is registered ahead is used next: it must not be the first one that is evicted.
       entry.registered_ahead = options_.clock();
       entry.expected = *ahead;
       entry.last_use.store(entry.registered_ahead, std::memory_order_relaxed);
-      // If the range was forgotten meanwhile and has no use, no later call would end its
-      // registration.
-      if ((word & Entry::kInvalidated) != 0) finish_detached(lock, entry, Entry::version_of(word));
+    }
+    const uint64_t word = entry.word.load(std::memory_order_relaxed);
+    // Release: pairs with the acquire in try_begin_use(). No other thread changes a busy entry's
+    // word without the lock. From here on a use may begin, which stores its time.
+    entry.word.store(((word & ~Entry::kBusy) | Entry::kRegistered) + (ahead == nullptr ? 1 : 0),
+                     std::memory_order_release);
+    // If the range was forgotten meanwhile and has no use, no later call would end its
+    // registration.
+    if (ahead != nullptr && (word & Entry::kInvalidated) != 0) {
+      finish_detached(lock, entry, Entry::version_of(word));
     }
   } else {
     const uint64_t version = entry.version();

@@ -261,6 +261,7 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   [[nodiscard]] std::vector<Entry*> entries_in(const void* address, size_t bytes) const;
   [[nodiscard]] Entry* named(RegionName region) const;
   [[nodiscard]] Entry* add(uintptr_t start, uintptr_t end, std::string& unwatched);
+  [[nodiscard]] bool suffices_to_evict(uint64_t bytes, const ExpectedUse& ahead) const;
   // `ahead`, here and in the next four: the use ahead of which memory is registered; nullptr: the
   // caller begins a use.
   [[nodiscard]] absl::Status pin(Lock& lock, Entry& entry, const ExpectedUse* ahead);

@@ -106,7 +106,8 @@ absl::StatusOr<size_t> UserMemory::piece_bytes(size_t bytes) {
   return piece == 0 ? bytes : std::min(piece, bytes);
 }
 
-// Not inlined: the frame of this function is that of the caller's call.
+// Not inlined: the recorded call stack begins at the frame of this function, so that the frames of
+// the library do not count.
 [[gnu::noinline]] absl::StatusOr<std::unique_ptr<LentMemory>> UserMemory::lend_source(
     std::span<const std::byte> source, size_t piece, const void* frame) {
   if (frame == nullptr) frame = __builtin_frame_address(0);

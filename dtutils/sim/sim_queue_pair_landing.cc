@@ -57,7 +57,7 @@ void SimQueuePair::land_in_pieces(const Packet& request, SimTime* landed) {
   std::vector<uint64_t> cuts{0, bytes};
   for (int i = 0; i < 3; ++i) {
     const uint64_t place = request.remote_address + fabric_->random_below(bytes);
-    // Where the order of single bytes is all that is guaranteed, an aligned word may be torn, too.
+    // kWithinWrite and kWithinBlocks order bytes only, so a cut may be within an aligned word.
     const bool words = !blocks && order != ArrivalOrder::kWithinWrite;
     const uint64_t cut = (words ? (place + 7) / 8 * 8 : place) - request.remote_address;
     if (cut < bytes) cuts.push_back(cut);

@@ -249,8 +249,8 @@ struct Ticket {
   RemoteNode node{};  // the node from which the rollouts were requested; unused otherwise
 };
 
-// Gives rollouts that another process will run their expected value in the nodes of a path
-// (SelectionOptions::virtual_loss).
+// Adds the expected value of `rollouts` rollouts to each move of a path: it stands for the rollouts
+// that another process will run (SelectionOptions::virtual_loss).
 template <Game G>
 void add_expected(std::span<Step<G>> path, uint32_t rollouts, const SelectionOptions& options) {
   for (Step<G>& step : path) {

@@ -64,7 +64,7 @@ void Worker::sleep_until_woken() {
 // Called when this number of entries is public. Wakes at most one worker for each entry. A woken
 // worker that steals an entry publishes further ones.
 void Worker::wake_sleepers(uint32_t entries) {
-  // Also if no peer can arm the set: SleeperSet::armed() is a full fence between the clearing of a
+  // Called even if no peer can sleep: SleeperSet::armed() is a full fence between the clearing of a
   // steal request and the load in leave_run_if_failed().
   wake_for_entries(area_.sleepers, entries, [this](uint32_t slot) {
     // With more than 64 workers, several of them share a slot.

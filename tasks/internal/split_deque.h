@@ -203,7 +203,7 @@ class PublicPartOwner {
 // `memory` has load and store.
 template <typename Memory, typename Sleepers>
 void request_before_sleep(Memory& memory, PublicPart& victim, Sleepers& sleepers, uint32_t slot) {
-  // Before the request: the victim looks for sleepers after it has cleared the request.
+  // Armed before the request is stored: the victim looks for sleepers after it clears the request.
   sleepers.arm(slot);
   if (memory.load(victim.steal_request) != kAnyEntryRequest)
     memory.store(victim.steal_request, kAnyEntryRequest);

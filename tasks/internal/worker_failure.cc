@@ -43,7 +43,7 @@ void end_job(const absl::Status& status) {
   std::string text = "cariama tasks: ";
   if (this_worker != nullptr) text += rank_name(this_worker->rank()) + ": ";
   text += std::string(status.message());
-  // Other threads do not read the tasks of the worker, which change meanwhile.
+  // describe_loss() reads tasks that the worker's thread changes, so only that thread calls it.
   if (this_worker != nullptr) {
     if (this_worker->is_this_thread()) text += "; " + this_worker->describe_loss();
     text += ": the job ends";

@@ -18,7 +18,8 @@ namespace {
 using pool::internal::Cell;
 
 Cell no_cells[2];
-// How long a worker that sees that a peer has left looks for the death that is the cause.
+// How long a worker waits for the report of a death after a peer has left the run: the death may be
+// why the peer left.
 constexpr std::chrono::seconds kCausePatience{1};
 constexpr std::chrono::milliseconds kCausePause{1};
 bool a_run_is_active() { return pool::internal::deque.limit != no_cells + 1; }
@@ -160,8 +161,8 @@ void PoolWorker::check_peers() {
       left += (left.empty() ? "" : "; ") + label + " has left the run with an error: " +
               std::string(cariama::internal::peer_remedy(cariama::internal::PeerRemedy::kEnded));
   }
-  // Not after a death, which is the cause. But a worker that cannot be read may only have left
-  // because of the time limit.
+  // The death of a process is reported instead of the time limit. A worker that cannot be read is
+  // not: it may itself have left the run because of the time limit.
   if (!dead && steady_clock::now() >= deadline_) return fail(too_late(working));
   if (failed.empty()) {
     if (left.empty()) return;

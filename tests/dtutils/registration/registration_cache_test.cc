@@ -525,6 +525,28 @@ TEST(RegistrationCache, ARegistrationAheadDoesNotEndThatOfAnEarlierUse) {
   EXPECT_EQ(ahead(1, {now + kHour, now + kHour}), RegisterAheadResult::kRegistered);
 }
 
+// Room for half of it would not help.
+TEST(RegistrationCache, ARefusedRegistrationAheadEndsNoOther) {
+  const auto policy = std::make_shared<ManualPolicy>();
+  policy->evicts_idle = true;
+  RegistrationOptions options;
+  options.policy = policy;
+  options.max_bytes = 3 * kTestPage;
+  const CacheFixture it(options);
+  if (!it.cache->watches()) GTEST_SKIP() << "without userfaultfd no region is registered ahead";
+  const MappedPages pages(8);
+  EXPECT_FALSE(it.touch(pages.page(0), 2 * kTestPage));
+  const RegionName early = policy->last;
+  EXPECT_FALSE(it.touch(pages.page(3), 2 * kTestPage));
+  const RegionName late = policy->last;
+  EXPECT_EQ(policy->control->register_ahead(early, kAnyTime), RegisterAheadResult::kRegistered);
+  policy->keep = true;
+  EXPECT_FALSE(it.touch(pages.page(6), 1));
+  EXPECT_EQ(policy->control->register_ahead(late, {1, INT64_MAX}), RegisterAheadResult::kRefused);
+  EXPECT_EQ(it.cache->statistics().evictions, 0u);
+  EXPECT_TRUE(it.touch(pages.page(6), 1));
+}
+
 // A use must not fail because the policy registers other memory ahead at that moment. The cache
 // evicts that registration when it is complete.
 TEST(RegistrationCache, AUseTakesTheRoomOfWhatIsBeingRegisteredAhead) {
