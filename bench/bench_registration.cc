@@ -611,6 +611,7 @@ void check_options() {
   refuse(absl::GetFlag(FLAGS_generate) > 65536, "generate", "at most 65536");
   refuse(absl::GetFlag(FLAGS_size) > size_t{1} << 40, "size", "at most 2^40 (1 TiB)");
   refuse(absl::GetFlag(FLAGS_idle_cores) < -1, "idle_cores", "-1 or more");
+  refuse(absl::GetFlag(FLAGS_piece) < -1, "piece", "-1 or more");
 }
 
 int run() {

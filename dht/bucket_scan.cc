@@ -69,8 +69,8 @@ size_t scan_portably(const uint64_t* buckets, size_t count, size_t words, uint64
 }
 
 // ThreadSanitizer would report vector loads as races with the compare-and-swaps of other threads.
-// The races are harmless: a vector load tears no aligned word on x86-64, and the caller repeats the load
-// of a bucket that it acts on.
+// The races are harmless: a vector load tears no aligned word on x86-64, and the caller repeats the
+// load of a bucket that it acts on.
 bool has_avx2() {
   if (internal::kUnderThreadSanitizer) return false;
   static const bool has = __builtin_cpu_supports("avx2") != 0;

@@ -15,6 +15,7 @@
 #ifndef CARIAMA_DSFABRIC_CALL_ENCODING_H_
 #define CARIAMA_DSFABRIC_CALL_ENCODING_H_
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -563,7 +564,9 @@ class BufferCall {
 
   [[nodiscard]] static FunctionId id() { return FunctionTable::id_of<&BufferCall<F>::run>(); }
   [[nodiscard]] size_t bytes() const {
-    return sizeof(uint64_t) + internal::kClosureBytes<F> + internal::padded(buffer_.size());
+    // An impossible length must exceed the limit of each path, not overflow.
+    return sizeof(uint64_t) + internal::kClosureBytes<F> +
+           internal::padded(std::min<size_t>(buffer_.size(), PTRDIFF_MAX));
   }
   void write(std::byte* at) const {
     const uint64_t size = buffer_.size();

@@ -1,13 +1,16 @@
 #include "dtutils/system_info.h"
 
+#include <linux/capability.h>
 #include <numaif.h>
 #include <sched.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/syscall.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cstddef>
 #include <filesystem>
@@ -179,9 +182,14 @@ MemoryLockLimit query_memory_lock(const std::string& root) {
   while (std::getline(status, line)) {
     unsigned long long capabilities = 0;
     if (std::sscanf(line.c_str(), "CapEff: %llx", &capabilities) == 1) {
-      constexpr int kCapIpcLock = 14;  // linux/capability.h
-      result.may_exceed = (capabilities >> kCapIpcLock & 1) != 0;
+      result.may_exceed = (capabilities >> CAP_IPC_LOCK & 1) != 0;
     }
+  }
+  if (root.empty() && !status.is_open()) {  // no descriptor is left
+    __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+    std::array<__user_cap_data_struct, _LINUX_CAPABILITY_U32S_3> sets{};
+    result.may_exceed = syscall(SYS_capget, &header, sets.data()) == 0 &&
+                        (sets[0].effective >> CAP_IPC_LOCK & 1) != 0;
   }
   // Of other user namespaces than the first, the kernel ignores the capability. The first one maps
   // all ids to themselves.

@@ -96,7 +96,9 @@ std::string address_space_remedy(uint64_t bytes) {
 
 absl::Status explain_full_budget(const BudgetState& budget, uint64_t bytes) {
   const uint64_t needed = budget.registered_bytes + bytes;
-  std::string remedy = "raise RegistrationOptions::max_bytes to at least " + format_bytes(needed);
+  const std::string rounded = format_bytes(needed);
+  std::string remedy = "raise RegistrationOptions::max_bytes to at least " + rounded;
+  if (rounded.find('.') != std::string::npos) remedy += " (" + std::to_string(needed) + " bytes)";
   if (budget.follows_memlock) {
     // The smallest limit in KiB of which 80 % suffice.
     const uint64_t limit = round_up((needed + 7) / 8 * 10, kKiB);

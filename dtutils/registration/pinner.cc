@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdint>
 #include <exception>
@@ -73,6 +74,12 @@ class IoUringPinner::State {
  public:
   ~State() {
     if (ready_) io_uring_queue_exit(&ring_);
+    if (fork_page_ != nullptr && is_of_this_process()) internal::free_fork_page(fork_page_);
+  }
+
+  // A forked child has the descriptor of its parent's ring, and must not change its buffers.
+  [[nodiscard]] bool is_of_this_process() const {
+    return internal::in_registering_process(fork_page_);
   }
 
   absl::Status open(uint32_t slots) {
@@ -80,6 +87,10 @@ class IoUringPinner::State {
       return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
                         "an IoUringPinner with " + std::to_string(slots) + " slots",
                         "pass 1 to " + std::to_string(kMostSlots));
+    }
+    if (fork_page_ == nullptr) {
+      return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
+                        "no page can be mapped that is cleared at fork");
     }
     if (const int error = io_uring_queue_init(4, &ring_, 0); error != 0) {
       // The kernel counts the ring, too, against the limit of a process without CAP_IPC_LOCK.
@@ -164,6 +175,7 @@ class IoUringPinner::State {
 
  private:
   io_uring ring_{};
+  const std::atomic<uint64_t>* const fork_page_ = internal::make_fork_page();
   bool ready_ = false;
   std::mutex mutex_;
   std::vector<uint32_t> free_;
@@ -180,6 +192,7 @@ class IoUringRegion final : public MemoryRegion {
     remote_key_ = {local_key_.value};
   }
   ~IoUringRegion() override {
+    if (!state_->is_of_this_process()) return;
     for (const uint32_t slot : slots_) static_cast<void>(state_->set_slot(slot, nullptr, 0));
     state_->return_slots(slots_);
   }
@@ -202,8 +215,13 @@ absl::StatusOr<std::shared_ptr<IoUringPinner>> IoUringPinner::create(uint32_t sl
 }
 
 absl::StatusOr<std::shared_ptr<MemoryRegion>> IoUringPinner::pin(std::byte* address, size_t bytes) {
+  if (!state_->is_of_this_process()) {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kProcess,
+                      "an IoUringPinner of the parent process is used after fork",
+                      "create a pinner in the child");
+  }
   std::vector<uint32_t> slots;
-  if (!state_->take_slots((bytes + kMostOfOneSlot - 1) / kMostOfOneSlot, slots)) {
+  if (!state_->take_slots(bytes / kMostOfOneSlot + (bytes % kMostOfOneSlot != 0 ? 1 : 0), slots)) {
     return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
                       "all slots of the IoUringPinner are in use",
                       "pass more to IoUringPinner::create(), or lower "

@@ -73,6 +73,7 @@ class CARIAMA_DTUTILS_EXPORT IoUringPinner final : public Pinner {
   // RESOURCE_EXHAUSTED (descriptors, RLIMIT_MEMLOCK).
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<IoUringPinner>> create(uint32_t slots = 8192);
 
+  // A child of fork() needs a pinner of its own: FAILED_PRECONDITION.
   [[nodiscard]] absl::StatusOr<std::shared_ptr<MemoryRegion>> pin(std::byte* address,
                                                                   size_t bytes) override;
 

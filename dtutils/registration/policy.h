@@ -112,7 +112,8 @@ class CARIAMA_DTUTILS_EXPORT RegionControl {
 };
 
 // Decides how long the registrations of one cache stay after their uses. Several threads may call
-// the functions of a policy at the same time.
+// the functions of a policy at the same time. No function may throw: the cache calls some of them
+// with its lock held, in destructors, or between steps that belong together.
 class CARIAMA_DTUTILS_EXPORT RegistrationPolicy {
  public:
   virtual ~RegistrationPolicy() = default;
@@ -130,8 +131,7 @@ class CARIAMA_DTUTILS_EXPORT RegistrationPolicy {
   [[nodiscard]] virtual bool records_uses() const { return false; }
 
   // Called when a use has ended, in the application's thread. The region is idle then, unless
-  // another use is in progress. Returns true if an idle region stays registered. Must not block,
-  // and must not throw: the destructor of RegistrationUse calls it.
+  // another use is in progress. Returns true if an idle region stays registered. Must not block.
   [[nodiscard]] virtual bool ended(const RegionUse& use) = 0;
 
   // Called when the cache no longer knows the region: its memory changed or was forgotten, a longer

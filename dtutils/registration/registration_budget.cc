@@ -16,35 +16,36 @@ bool RegistrationCache::await_room(Lock& lock, const ExpectedUse* ahead) {
   return true;
 }
 
-// Returns true if the registrations that one ahead of a use may end leave room for it. Otherwise
-// none of them ends.
-bool RegistrationCache::suffices_to_evict(uint64_t bytes, const ExpectedUse& ahead) const {
+// Returns what stays registered if all registrations that may be evicted end (`ahead`: see pin()).
+RegistrationCache::Usage RegistrationCache::usage_without_idle(const ExpectedUse* ahead) const {
   const int64_t now = options_.clock();
-  uint64_t idle_bytes = 0;
-  size_t idle = 0;
+  Usage usage{statistics_.registered_bytes, statistics_.registered_regions};
   for (const auto& [start, entry] : index_) {
     const uint64_t word = entry->word.load(std::memory_order_acquire);
     if ((word & (Entry::kRegistered | Entry::kUses)) != Entry::kRegistered) continue;
-    if (entry->is_expected_before(ahead, now)) continue;
-    idle_bytes += entry->bytes();
-    ++idle;
+    if (ahead != nullptr && entry->is_expected_before(*ahead, now)) continue;
+    usage.bytes -= entry->bytes();
+    --usage.regions;
   }
-  return statistics_.registered_bytes - idle_bytes + bytes <= options_.max_bytes &&
-         statistics_.registered_regions - idle + 1 <= options_.max_regions;
+  return usage;
 }
 
 // Makes room in the budgets. May release the lock.
 absl::Status RegistrationCache::reserve(Lock& lock, uint64_t bytes, const ExpectedUse* ahead) {
   while (statistics_.registered_bytes + bytes > options_.max_bytes ||
          statistics_.registered_regions + 1 > options_.max_regions) {
-    const bool evicts = bytes <= options_.max_bytes && options_.policy->evicts() &&
-                        (ahead == nullptr || suffices_to_evict(bytes, *ahead));
-    if (evicts && evict_one(lock, ahead)) continue;
+    const bool evicts = options_.policy->evicts();
+    const Usage usage = evicts
+                            ? usage_without_idle(ahead)
+                            : Usage{statistics_.registered_bytes, statistics_.registered_regions};
+    // Nothing is evicted in vain.
+    const bool suffices =
+        usage.bytes + bytes <= options_.max_bytes && usage.regions + 1 <= options_.max_regions;
+    if (evicts && suffices && evict_one(lock, ahead)) continue;
     if (await_room(lock, ahead)) continue;
-    if (statistics_.registered_bytes + bytes > options_.max_bytes) {
-      return internal::explain_full_budget({options_.max_bytes, statistics_.registered_bytes,
-                                            follows_memlock_, options_.policy->evicts()},
-                                           bytes);
+    if (usage.bytes + bytes > options_.max_bytes) {
+      return internal::explain_full_budget(
+          {options_.max_bytes, usage.bytes, follows_memlock_, evicts}, bytes);
     }
     return internal::explain_full_regions(options_.max_regions, options_.policy->evicts());
   }

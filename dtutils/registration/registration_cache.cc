@@ -48,6 +48,10 @@ absl::StatusOr<std::unique_ptr<RegistrationCache>> RegistrationCache::create(
                                         : static_cast<uint64_t>(sysconf(_SC_PHYS_PAGES)) *
                                               internal::base_page() / 4;
   }
+  if (options.max_regions == 0) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      "RegistrationOptions::max_regions is 0", "set it to 1 or more");
+  }
   if (options.policy == nullptr) options.policy = make_registration_policy("lru").value();
   if (absl::Status valid = options.policy->validate(); !valid.ok()) return valid;
   std::unique_ptr<RegistrationCache> cache(
@@ -64,6 +68,9 @@ absl::StatusOr<std::unique_ptr<RegistrationCache>> RegistrationCache::create(
                       "create a policy for each cache");
   }
   cache->options_.policy->attach(cache.get());
+  cache->counters_ =
+      std::make_unique<CounterSet>("registration_cache", cache->options_.policy->name(),
+                                   [self = cache.get()] { return self->counters(); });
   return cache;
 }
 
@@ -98,6 +105,7 @@ RegistrationCache::~RegistrationCache() {
     // A thread may change them at fork.
     leak(std::tuple(std::move(entries_), std::move(unused_), std::move(index_)));
     leak(std::move(changed_));
+    leak(std::move(counters_));
     leak(std::move(options_.policy));
     return;
   }
@@ -105,6 +113,7 @@ RegistrationCache::~RegistrationCache() {
     options_.policy->attach(nullptr);
     options_.policy->give_back();
   }
+  counters_.reset();
   Lock lock(mutex_);
   for (const auto& entry : entries_) {
     entry->region.reset();
@@ -593,6 +602,20 @@ uint64_t RegistrationCache::deregister_all_idle() {
     if (unpin(lock, *idle, idle->version())) bytes += own;
   }
   return bytes;
+}
+
+CounterSet::Values RegistrationCache::counters() const {
+  const RegistrationStatistics now = statistics();
+  return {{"hits", now.hits},
+          {"misses", now.misses},
+          {"registrations", now.registrations},
+          {"registered_ahead", now.registered_ahead},
+          {"deregistrations", now.deregistrations},
+          {"evictions", now.evictions},
+          {"invalidations", now.invalidations},
+          {"registered_bytes", now.registered_bytes, true},
+          {"registered_regions", now.registered_regions, true},
+          {"peak_bytes", now.peak_bytes, true}};
 }
 
 RegistrationStatistics RegistrationCache::statistics() const {

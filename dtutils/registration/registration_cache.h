@@ -64,6 +64,7 @@
 #include "dtutils/memory.h"
 #include "dtutils/registration/pinner.h"
 #include "dtutils/registration/policy.h"
+#include "dtutils/statistics.h"
 
 namespace cariama {
 
@@ -116,8 +117,10 @@ struct RegistrationOptions {
 };
 
 struct RegistrationStatistics {
-  uint64_t hits = 0;           // acquire() found the memory registered
-  uint64_t misses = 0;         // acquire() registered, or waited for a registration in progress
+  uint64_t hits = 0;  // acquire() found the memory registered
+  // Calls of acquire() that registered, or waited for a registration in progress: of a message in
+  // pieces, each piece counts.
+  uint64_t misses = 0;
   uint64_t registrations = 0;  // by acquire() and ahead of a use
   uint64_t deregistrations = 0;
   uint64_t registered_ahead = 0;  // by the policy
@@ -261,11 +264,15 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   [[nodiscard]] std::vector<Entry*> entries_in(const void* address, size_t bytes) const;
   [[nodiscard]] Entry* named(RegionName region) const;
   [[nodiscard]] Entry* add(uintptr_t start, uintptr_t end, std::string& unwatched);
-  [[nodiscard]] bool suffices_to_evict(uint64_t bytes, const ExpectedUse& ahead) const;
-  // `ahead`, here and in the next four: the use ahead of which memory is registered; nullptr: the
+  struct Usage {
+    uint64_t bytes;
+    size_t regions;
+  };
+  // `ahead`, here and in the next five: the use ahead of which memory is registered; nullptr: the
   // caller begins a use.
   [[nodiscard]] absl::Status pin(Lock& lock, Entry& entry, const ExpectedUse* ahead);
   [[nodiscard]] absl::Status reserve(Lock& lock, uint64_t bytes, const ExpectedUse* ahead);
+  [[nodiscard]] Usage usage_without_idle(const ExpectedUse* ahead) const;
   [[nodiscard]] bool await_room(Lock& lock, const ExpectedUse* ahead);
   [[nodiscard]] Entry* least_recently_used(uint64_t mask, uint64_t bits,
                                            const ExpectedUse* ahead) const;
@@ -277,6 +284,7 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   void finish_detached(Lock& lock, Entry& entry, uint64_t version);
   void recycle(Entry& entry);
   void account(int64_t bytes, int regions);
+  [[nodiscard]] CounterSet::Values counters() const;
 
   const std::shared_ptr<Pinner> pinner_;
   RegistrationOptions options_;
@@ -307,6 +315,8 @@ class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
   RegistrationStatistics statistics_;
   int64_t last_change_ = 0;
   std::atomic<uint64_t> registered_{0};  // statistics_.registered_bytes
+  // Last: it reads the members above. A forked child leaks it, as its lock may be held.
+  std::unique_ptr<CounterSet> counters_;
 };
 
 // Registers a long message in pieces. At most two pieces are in use: the piece in transfer and the

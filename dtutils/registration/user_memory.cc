@@ -130,6 +130,10 @@ absl::StatusOr<size_t> UserMemory::piece_bytes(size_t bytes) {
 absl::StatusOr<std::unique_ptr<LentMemory>> UserMemory::lend(std::byte* address, size_t bytes,
                                                              size_t piece, const void* frame,
                                                              bool writes) {
+  if (address == nullptr && bytes != 0) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      "lending a null range", "pass mapped memory");
+  }
   std::unique_ptr<LentMemory> lent(new LentMemory(bounce_));
   if (bytes <= options_.bounce_bytes) {
     auto copy = bounce_.allocate(bytes);

@@ -84,15 +84,16 @@ class CARIAMA_DTUTILS_EXPORT UserMemory {
   UserMemory(const UserMemory&) = delete;
   UserMemory& operator=(const UserMemory&) = delete;
 
-  // Lends memory that the device reads. `source` may be read-only. If it is bounced, its bytes are
-  // copied before the function returns. Blocks for the system call if the memory is not registered.
-  // `piece`: the number of this piece within its transfer, see piece_bytes(). `frame`: see
+  // Lends memory that the device reads. `source` may be read-only. If it is bounced, this thread
+  // copies its bytes before the function returns. Blocks for the system call if the memory is not
+  // registered. `piece`: the number of this piece within its transfer, see piece_bytes(). `frame`: see
   // UseContext::frame; nullptr: that of this function. Errors: those of GeneralAllocator::allocate,
   // RegistrationCache::create and RegistrationCache::acquire.
   [[nodiscard]] absl::StatusOr<std::unique_ptr<LentMemory>> lend_source(
       std::span<const std::byte> source, size_t piece = 0, const void* frame = nullptr);
   // Lends memory that the device writes. Errors: those of lend_source(), and INVALID_ARGUMENT (the
-  // memory is read-only; over shm and sim one system call finds out).
+  // memory is read-only; over shm and sim one system call finds out). Memory that is bounced is
+  // written by the thread that ends the transfer: if it is not writable, SIGSEGV, as with memcpy().
   [[nodiscard]] absl::StatusOr<std::unique_ptr<LentMemory>> lend_target(
       std::span<std::byte> target, size_t piece = 0, const void* frame = nullptr);
   // Returns the length of the pieces in which a transfer of `bytes` is lent, at most two pieces at

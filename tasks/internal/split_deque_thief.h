@@ -65,8 +65,8 @@ template <typename Looked>
   if (*old != seen) return ClaimResult{Claim::kLost, 0};
   if (state.count == 1 && steal_request == kNoRequest) status = request(kRefillRequest);
   if (!status.ok()) return status;
-  // Checked only after the claim succeeded. Until then the copy of the slot may be of another state,
-  // and mix the words of two entries.
+  // Checked only after the claim succeeded. Until then the copy of the slot may be of another
+  // state, and mix the words of two entries.
   if (!is_possible(copy.slots[state.first], access.size())) {
     return malformed_words(victim, "a public entry");
   }

@@ -54,6 +54,15 @@ TEST_P(CallErrors, NameTheDestinationAndTheRange) {
                   HasSubstr("which is nullptr"));
     }
     must(fabric.memory().free(std::move(memory)));
+    // Impossible lengths of a buffer that travels with its call do not overflow.
+    for (const uint32_t to : {1u, 2u}) {
+      for (const size_t bytes : {SIZE_MAX, SIZE_MAX - 39, SIZE_MAX / 2 + 1}) {
+        EXPECT_THAT(text(call_buffer(
+                        fabric, to, [](void*, uint64_t) {}, std::span(&byte, bytes))),
+                    HasSubstr("longer than"))
+            << to << ' ' << bytes;
+      }
+    }
   });
 }
 

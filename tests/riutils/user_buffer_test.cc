@@ -313,6 +313,21 @@ TEST_P(UserBuffer, CallsReturnTheErrorsOfTheCache) {
 }
 
 // Without any option a long buffer goes through a cache, too, and stays registered.
+TEST_P(UserBuffer, OfAnImpossibleLengthIsRefused) {
+  Registrations registrations;
+  LocalJob local(job(registrations));
+  local.run([](Fabric& fabric, uint32_t) {
+    if (fabric.rank() != 0) return;
+    RDMAMessenger messenger(*fabric.this_thread(), 1, channel());
+    const std::byte byte{};
+    for (const size_t bytes : {SIZE_MAX, SIZE_MAX - 39, SIZE_MAX / 2 + 1}) {
+      const CallResult refused = messenger.call_buffer(look, std::span(&byte, bytes));
+      EXPECT_THAT(refused.status().ToString(), HasSubstr("longer than a chunk")) << bytes;
+    }
+    EXPECT_EQ(messenger.shutdown(soon()), absl::OkStatus());
+  });
+}
+
 TEST_P(UserBuffer, StaysRegisteredByDefault) {
   testing::LocalJobOptions options = testing::job_on(GetParam());
   LocalJob local(options);

@@ -227,6 +227,9 @@ TEST_P(UserMemoryContract, ErrorsPostNothing) {
   Synchronizer done;
   EXPECT_EQ(transmitter.write(std::span(data), there.locator(), done).code(),
             absl::StatusCode::kInvalidArgument);
+  const std::span<const std::byte> null(static_cast<const std::byte*>(nullptr), 8);
+  EXPECT_EQ(transmitter.write(null, there.locator(), done).code(),
+            absl::StatusCode::kInvalidArgument);
   const TransmitLine plain = testing::make_transmit_line(*near_domain_, *far_domain_, 64);
   Transmitter without = must(Transmitter::create(*plain.near));
   const absl::Status refused = without.write(std::span(data).first(8), there.locator(), done);

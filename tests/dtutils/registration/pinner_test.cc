@@ -315,6 +315,33 @@ TEST(IoUringPinner, PinnedPagesStayThoseOfTheParentAfterFork) {
   EXPECT_EQ(word_through(**region, pages.get()), 0x3333333333333333u);
 }
 
+// The child has the descriptor of its parent's ring.
+TEST(IoUringPinner, AForkedChildDoesNotChangeThePinsOfItsParent) {
+#if defined(__SANITIZE_THREAD__)
+  GTEST_SKIP() << "ThreadSanitizer does not permit threads after fork";
+#endif
+  auto pinner = IoUringPinner::create(4);
+  ASSERT_TRUE(pinner.ok()) << pinner.status();
+  const MappedPages pages(2);
+  std::memset(pages.get(), 0x11, pages.bytes());
+  auto region = (*pinner)->pin(pages.page(0), kTestPage);
+  ASSERT_TRUE(region.ok()) << region.status();
+  EXPECT_TRUE(in_child([&] {
+    const absl::Status refused = (*pinner)->pin(pages.page(1), kTestPage).status();
+    region->reset();
+    pinner->reset();
+    return absl::IsFailedPrecondition(refused);
+  }));
+  EXPECT_EQ(word_through(**region, pages.page(0)), 0x1111111111111111u);
+}
+
+TEST(IoUringPinner, RefusesImpossibleLengths) {
+  auto pinner = IoUringPinner::create(4);
+  ASSERT_TRUE(pinner.ok()) << pinner.status();
+  const MappedPages pages(1);
+  EXPECT_TRUE(absl::IsResourceExhausted((*pinner)->pin(pages.get(), SIZE_MAX).status()));
+}
+
 // Pins, uses and unmaps `size` bytes of memory, through a cache.
 void expect_pinned(void* memory, size_t size) {
   auto pinner = IoUringPinner::create(4);

@@ -12,6 +12,7 @@
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <system_error>
 
 #include "absl/status/status.h"
@@ -22,6 +23,7 @@
 #include "dtutils/registration/helper_thread.h"
 #include "dtutils/registration/pinner.h"
 #include "dtutils/registration/registration_cache.h"
+#include "dtutils/statistics.h"
 #include "tests/dtutils/registration/cache_fixture.h"
 #include "tests/dtutils/registration/pinning_domain.h"
 
@@ -37,6 +39,54 @@ using internal::explain_no_memory;
 using internal::kMiB;
 using ::testing::HasSubstr;
 using ::testing::Not;
+
+TEST(RegistrationLimits, TheErrorCountsOnlyWhatCannotBeEvicted) {
+  RegistrationOptions options;
+  options.max_bytes = 3 * kTestPage;
+  const CacheFixture it(options);
+  if (!it.cache->watches()) GTEST_SKIP() << "without userfaultfd no registration outlives its use";
+  const MappedPages pages(6);
+  EXPECT_FALSE(it.touch(pages.page(0), 2 * kTestPage));
+  const absl::Status refused = it.cache->acquire(pages.page(2), 4 * kTestPage).status();
+  EXPECT_THAT(refused.ToString(), HasSubstr("the budget is 12 KiB, 0 B are in use"));
+  EXPECT_THAT(refused.ToString(), HasSubstr("max_bytes to at least 16 KiB"));
+  // Nothing was evicted in vain.
+  EXPECT_TRUE(it.touch(pages.page(0), 2 * kTestPage));
+}
+
+TEST(RegistrationLimits, ARoundedNumberOfBytesIsGivenExactly) {
+  EXPECT_THAT(
+      internal::explain_full_budget({.max_bytes = kMiB, .evicts = true}, kMiB + 4096).ToString(),
+      HasSubstr("max_bytes to at least 1.0 MiB (1052672 bytes)"));
+}
+
+TEST(RegistrationLimits, ACacheWithoutRegionsIsRefused) {
+  RegistrationOptions options;
+  options.max_regions = 0;
+  const absl::Status refused =
+      RegistrationCache::create(std::make_shared<testing::CountingPinner>(), options).status();
+  EXPECT_TRUE(absl::IsInvalidArgument(refused)) << refused;
+}
+
+TEST(RegistrationLimits, TheCountersOfACacheAreInTheStatistics) {
+  const auto misses = [](std::string_view instance) {
+    uint64_t sum = 0;
+    for (const Statistic& one : statistics_snapshot()) {
+      const bool counts = one.kind == "registration_cache" && one.name == "misses";
+      if (counts && one.instance == instance) sum += one.value;
+    }
+    return sum;
+  };
+  const uint64_t closed = misses(kClosed);
+  {
+    const CacheFixture it(testing::with_policy("on-demand"));
+    const uint64_t before = misses("on-demand");
+    const MappedPages pages(1);
+    EXPECT_FALSE(it.touch(pages.get(), 1));
+    EXPECT_EQ(misses("on-demand"), before + 1);
+  }
+  EXPECT_EQ(misses(kClosed), closed + 1);
+}
 
 // In a child: the other tests of this process need watches, too.
 TEST(RegistrationLimits, IdleRangesGiveUpTheirWatches) {
