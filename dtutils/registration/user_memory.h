@@ -86,9 +86,10 @@ class CARIAMA_DTUTILS_EXPORT UserMemory {
 
   // Lends memory that the device reads. `source` may be read-only. If it is bounced, this thread
   // copies its bytes before the function returns. Blocks for the system call if the memory is not
-  // registered. `piece`: the number of this piece within its transfer, see piece_bytes(). `frame`: see
-  // UseContext::frame; nullptr: that of this function. Errors: those of GeneralAllocator::allocate,
-  // RegistrationCache::create and RegistrationCache::acquire.
+  // registered. `piece`: the number of this piece within its transfer, see piece_bytes(). `frame`:
+  // see UseContext::frame; nullptr: that of this function. Errors: those of
+  // GeneralAllocator::allocate, RegistrationCache::create and RegistrationCache::acquire, and
+  // INVALID_ARGUMENT (nullptr).
   [[nodiscard]] absl::StatusOr<std::unique_ptr<LentMemory>> lend_source(
       std::span<const std::byte> source, size_t piece = 0, const void* frame = nullptr);
   // Lends memory that the device writes. Errors: those of lend_source(), and INVALID_ARGUMENT (the
