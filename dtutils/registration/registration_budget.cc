@@ -41,7 +41,11 @@ absl::Status RegistrationCache::reserve(Lock& lock, uint64_t bytes, const Expect
     // Nothing is evicted in vain.
     const bool suffices =
         usage.bytes + bytes <= options_.max_bytes && usage.regions + 1 <= options_.max_regions;
-    if (evicts && suffices && evict_one(lock, ahead)) continue;
+    if (evicts && suffices) {
+      // If another thread has begun to use all of it meanwhile, the next round sees that.
+      static_cast<void>(evict_one(lock, ahead));
+      continue;
+    }
     if (await_room(lock, ahead)) continue;
     if (usage.bytes + bytes > options_.max_bytes) {
       return internal::explain_full_budget(

@@ -68,9 +68,12 @@ absl::StatusOr<std::unique_ptr<RegistrationCache>> RegistrationCache::create(
                       "create a policy for each cache");
   }
   cache->options_.policy->attach(cache.get());
+  // In a forked child the cache may be destroyed although the CounterSet is not. The page is not.
+  const auto read = [self = cache.get(), page = cache->fork_page_] {
+    return internal::in_registering_process(page) ? self->counters() : CounterSet::Values{};
+  };
   cache->counters_ =
-      std::make_unique<CounterSet>("registration_cache", cache->options_.policy->name(),
-                                   [self = cache.get()] { return self->counters(); });
+      std::make_unique<CounterSet>("registration_cache", cache->options_.policy->name(), read);
   return cache;
 }
 
