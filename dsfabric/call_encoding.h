@@ -564,9 +564,10 @@ class BufferCall {
 
   [[nodiscard]] static FunctionId id() { return FunctionTable::id_of<&BufferCall<F>::run>(); }
   [[nodiscard]] size_t bytes() const {
-    // An impossible length must exceed the limit of each path, not overflow.
+    // An impossible length must exceed the limit of each path, not overflow: the fast path compares
+    // signed sums.
     return sizeof(uint64_t) + internal::kClosureBytes<F> +
-           internal::padded(std::min<size_t>(buffer_.size(), PTRDIFF_MAX));
+           internal::padded(std::min<size_t>(buffer_.size(), PTRDIFF_MAX / 2));
   }
   void write(std::byte* at) const {
     const uint64_t size = buffer_.size();
