@@ -611,7 +611,10 @@ void check_options() {
   refuse(absl::GetFlag(FLAGS_generate) > 65536, "generate", "at most 65536");
   refuse(absl::GetFlag(FLAGS_size) > size_t{1} << 40, "size", "at most 2^40 (1 TiB)");
   refuse(absl::GetFlag(FLAGS_idle_cores) < -1, "idle_cores", "-1 or more");
+  refuse(absl::GetFlag(FLAGS_idle_cores) > UINT32_MAX, "idle_cores", "below 2^32");
   refuse(absl::GetFlag(FLAGS_piece) < -1, "piece", "-1 or more");
+  refuse(absl::GetFlag(FLAGS_iterations) > 1'000'000, "iterations", "at most 1000000");
+  refuse(absl::GetFlag(FLAGS_compute) > 3'600'000'000, "compute", "at most 3600000000 (an hour)");
 }
 
 int run() {

@@ -3,8 +3,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdio>
+#include <cstdlib>
+#include <cstring>
 
 #include "absl/strings/str_format.h"
 #include "dtutils/json.h"
@@ -80,7 +83,10 @@ void Report::row(std::string_view name, const Params& params, const Summary& sum
                 std::string(unit).c_str(), number_text(summary.min).c_str(),
                 number_text(summary.max).c_str(), summary.n);
   }
-  std::fflush(stdout);
+  if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
+    std::fprintf(stderr, "cannot write to standard output: %s\n", std::strerror(errno));
+    std::_Exit(1);
+  }
 }
 
 void progress(std::string_view text) {

@@ -102,7 +102,7 @@ MappingMonitor* MappingMonitor::get() {
                              "no page can be mapped that is cleared at fork", kRefusalRemedy);
     return nullptr;
   }
-  std::unique_ptr<MappingMonitor> monitor(new MappingMonitor);
+  std::unique_ptr<MappingMonitor> monitor(new MappingMonitor(one.page));
   one.refusal = monitor->open();
   if (one.refusal.ok()) one.monitor = monitor.release();
   // Descriptors and memory may be free when the next cache asks.
@@ -255,15 +255,24 @@ void MappingMonitor::unwatch(const Watch& watch) {
   }
 }
 
-bool MappingMonitor::wait_for_unmapping() const {
+MappingMonitor::Unmapping MappingMonitor::wait_for_unmapping() const {
   // While such a change is in progress, from before its effect until its event was read, the kernel
-  // refuses each request to a userfaultfd with EAGAIN. Else it refuses this empty range.
-  uffdio_writeprotect nothing{};
-  for (int tries = 0; ioctl(events_.get(), UFFDIO_WRITEPROTECT, &nothing) != 0 && errno == EAGAIN;
-       ++tries) {
-    if (tries > 16) std::this_thread::yield();
+  // refuses each request to a userfaultfd with EAGAIN. Else it refuses a page that is not watched
+  // with ENOENT. The descriptor of another file, which may have the same number if the program has
+  // closed this one, has other errors.
+  uffdio_writeprotect request{};
+  request.range = {reinterpret_cast<uintptr_t>(unwatched_), base_page()};
+  std::chrono::steady_clock::time_point end;
+  for (int tries = 0; ioctl(events_.get(), UFFDIO_WRITEPROTECT, &request) != 0; ++tries) {
+    if (errno == ENOENT) return Unmapping::kRead;
+    if (errno != EAGAIN) break;
+    if (tries < 16) continue;
+    const auto now = std::chrono::steady_clock::now();
+    if (tries == 16) end = now + kMostWait;
+    if (now >= end) return Unmapping::kInProgress;
+    std::this_thread::yield();
   }
-  return errno == EINVAL;
+  return Unmapping::kUnknown;
 }
 
 uint64_t MappingMonitor::wait_for_even() const {

@@ -28,6 +28,7 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -82,11 +83,17 @@ class MappingMonitor {
     return slots_[watch.slot].state.load(std::memory_order_acquire) == live(watch.version);
   }
 
-  // Waits until the monitor's thread has read the event of each change of watched memory that other
-  // threads can see. (A thread that unmaps memory makes the addresses free before the kernel queues
-  // the event.) Call it before processed_sequence(). One system call. Returns false if the program
-  // has closed the descriptor, so that nothing can tell.
-  [[nodiscard]] bool wait_for_unmapping() const;
+  // What wait_for_unmapping() has found.
+  enum class Unmapping : uint8_t {
+    kRead,        // the events of all changes before the call
+    kInProgress,  // threads change watched memory all the time
+    kUnknown,     // the program has closed the descriptor: nothing can tell
+  };
+  // Waits, for kMostWait at most, until the monitor's thread has read the event of each change of
+  // watched memory that other threads can see. (A thread that unmaps memory makes the addresses
+  // free before the kernel queues the event.) Call it before processed_sequence(). One system call.
+  static constexpr std::chrono::microseconds kMostWait{100};
+  [[nodiscard]] Unmapping wait_for_unmapping() const;
 
   // Returns the number of the last processed batch of events. Waits while the monitor's thread
   // processes one, which takes it microseconds.
@@ -106,7 +113,8 @@ class MappingMonitor {
   };
   static constexpr uint64_t live(uint64_t version) { return version * 2 + 1; }
 
-  MappingMonitor() = default;
+  explicit MappingMonitor(const void* unwatched) : unwatched_(unwatched) {}
+
   [[nodiscard]] absl::Status open();
   [[nodiscard]] bool arm(uintptr_t start, uintptr_t end, int& error) const;
   [[nodiscard]] uint64_t wait_for_even() const;
@@ -116,7 +124,8 @@ class MappingMonitor {
 
   alignas(64) std::atomic<uint64_t> sequence_{0};
   alignas(64) FileDescriptor events_;
-  FileDescriptor ready_;  // an epoll of events_
+  const void* const unwatched_;  // a page
+  FileDescriptor ready_;         // an epoll of events_
   std::unique_ptr<Slot[]> slots_ = std::make_unique<Slot[]>(kMaxWatches);
   std::atomic<uint32_t> used_slots_{0};  // slots beyond were never used
   std::atomic<bool> stopped_{false};     // the thread reads no more events

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cinttypes>
 #include <cstdlib>
+#include <cstring>
 
 #include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
@@ -130,6 +131,11 @@ void RegistrationTrace::write_first() {
   std::fprintf(
       file_, "%d,%" PRId64 ",%" PRId64 ",use,%08" PRIx32 ",%" PRIuPTR ",%zu,-1,%" PRId64 "\n",
       use.thread, use.begin, use.end, use.call_site, use.address, use.bytes, use.processor_time);
+  // Each line is written immediately. A lost one is no end of the program, but it is reported.
+  if (std::ferror(file_) != 0) {
+    report_once("registration.trace", "uses of registered memory are missing in the trace",
+                std::string("writing its file: ") + std::strerror(errno));
+  }
   uses_.pop_front();
   ++written_;
 }

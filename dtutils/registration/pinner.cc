@@ -222,6 +222,7 @@ absl::StatusOr<std::shared_ptr<MemoryRegion>> IoUringPinner::pin(std::byte* addr
   }
   std::vector<uint32_t> slots;
   if (!state_->take_slots(bytes / kMostOfOneSlot + (bytes % kMostOfOneSlot != 0 ? 1 : 0), slots)) {
+    if (!internal::is_mapped(address, bytes)) return not_mapped(address, bytes);
     return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
                       "all slots of the IoUringPinner are in use",
                       "pass more to IoUringPinner::create(), or lower "

@@ -1,4 +1,5 @@
 // The budgets of RegistrationCache: room for registrations and for known ranges.
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 
@@ -85,7 +86,8 @@ bool RegistrationCache::evict_one(Lock& lock, const ExpectedUse* ahead) {
 
 // Forgets a range that is not registered, if too many are known.
 void RegistrationCache::trim_known() {
-  if (index_.size() < options_.max_idle_ranges + statistics_.registered_regions) return;
+  const size_t registered = std::min(index_.size(), statistics_.registered_regions);
+  if (index_.size() - registered < options_.max_idle_ranges) return;
   static_cast<void>(forget_idle_range());
 }
 

@@ -188,10 +188,17 @@ void RegistrationCache::record(RegistrationUse& made, const void* address, size_
                       "a registration cache of the parent process is used after fork",
                       "create a cache in the child");
   }
-  // Another thread may be unmapping memory whose addresses are mapped again already. Where nothing
-  // can tell, no registration is used again.
-  if (awaits_unmapping_ && !monitor_->wait_for_unmapping()) [[unlikely]] {
-    static_cast<void>(forget(nullptr, UINTPTR_MAX));
+  // Another thread may be unmapping memory whose addresses are mapped again already. Where threads
+  // unmap all the time, this range is registered anew. Where nothing can tell, no registration is
+  // used again.
+  if (awaits_unmapping_) {
+    using Unmapping = internal::MappingMonitor::Unmapping;
+    const Unmapping unmapping = monitor_->wait_for_unmapping();
+    if (unmapping == Unmapping::kInProgress) [[unlikely]] {
+      static_cast<void>(forget(address, bytes));
+    } else if (unmapping == Unmapping::kUnknown) [[unlikely]] {
+      static_cast<void>(forget(nullptr, UINTPTR_MAX));
+    }
   }
   if (monitor_ != nullptr && monitor_->processed_sequence() !=
                                  seen_sequence_.load(std::memory_order_acquire)) [[unlikely]] {
@@ -401,6 +408,7 @@ RegistrationCache::Entry* RegistrationCache::add(uintptr_t start, uintptr_t end,
 // ABORTED: the memory changed meanwhile.
 absl::Status RegistrationCache::pin(Lock& lock, Entry& entry, const ExpectedUse* ahead) {
   entry.word.fetch_or(Entry::kBusy, std::memory_order_acq_rel);
+  uint64_t evicted = 0;  // bytes, for this registration
   const uint64_t bytes = entry.bytes();
   absl::Status status = reserve(lock, bytes, ahead);
   if (status.ok()) {
@@ -408,6 +416,7 @@ absl::Status RegistrationCache::pin(Lock& lock, Entry& entry, const ExpectedUse*
     auto* const address = reinterpret_cast<std::byte*>(entry.start.load(std::memory_order_relaxed));
     while (true) {
       pinning_ahead_ += ahead == nullptr ? 0 : 1;
+      const uint64_t ended = statistics_.deregistrations;
       lock.unlock();
       auto region = pinner_->try_pin(address, bytes);
       lock.lock();
@@ -416,7 +425,12 @@ absl::Status RegistrationCache::pin(Lock& lock, Entry& entry, const ExpectedUse*
       if (status.ok()) entry.region = *std::move(region);
       // The limit of the process may be lower than the budget, or other registrations use it up.
       if (!absl::IsResourceExhausted(status) || !options_.policy->evicts()) break;
+      if (statistics_.deregistrations != ended) continue;  // there may be room now
+      // More room than it takes does not help a registration that nothing needs yet.
+      if (ahead != nullptr && evicted >= bytes) break;
+      const uint64_t before = statistics_.registered_bytes;
       if (!evict_one(lock, ahead) && !await_room(lock, ahead)) break;
+      evicted += before - std::min(before, statistics_.registered_bytes);
     }
     // An event before this point may mean that other pages were pinned.
     if (status.ok() && monitor_ != nullptr &&

@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 #include <sys/mman.h>
 
+#include <atomic>
 #include <barrier>
 #include <cstddef>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "dtutils/registration/registration_cache.h"
 #include "tests/dtutils/registration/cache_fixture.h"
@@ -17,6 +19,7 @@ namespace {
 
 using ::cariama::testing::CacheFixture;
 using ::cariama::testing::kTestPage;
+using ::cariama::testing::MappedPages;
 
 constexpr int kRounds = 2000;
 
@@ -60,6 +63,29 @@ TEST(UnmappingRace, ForgottenMemoryIsNeverStale) {
   RecordProperty("stale_rounds_without_forget",
                  std::to_string(count_stale(Invalidation::kOneThread, false)));
   EXPECT_EQ(count_stale(Invalidation::kOneThread, true), 0);
+}
+
+// At each moment one of them changes watched memory.
+TEST(UnmappingRace, ThreadsThatDiscardMemoryAllTheTimeHoldUpNoUse) {
+  const CacheFixture it;
+  if (!it.cache->watches()) GTEST_SKIP() << "without userfaultfd there is no event to wait for";
+  const MappedPages pages(6);
+  std::atomic<bool> stop{false};
+  std::atomic<int> rounds{0};
+  std::vector<std::thread> others;
+  for (const size_t page : {0, 2}) {
+    EXPECT_FALSE(it.touch(pages.page(page), kTestPage));
+    others.emplace_back([&, page] {
+      while (!stop.load()) {
+        madvise(pages.page(page), kTestPage, MADV_DONTNEED);
+        ++rounds;
+      }
+    });
+  }
+  while (rounds.load() < 1000) std::this_thread::yield();
+  for (int i = 0; i < 200; ++i) EXPECT_TRUE(it.cache->acquire(pages.page(4), kTestPage).ok());
+  stop.store(true);
+  for (std::thread& other : others) other.join();
 }
 
 }  // namespace
