@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -196,9 +197,13 @@ bool HelperPolicy::ended(const RegionUse& use) {
 void HelperPolicy::forgotten(RegionName region) {
   // The thread could not be started: no step() takes the name.
   if (options_.own_thread && !thread_.joinable()) return;
-  forgotten_count_.fetch_add(1, std::memory_order_relaxed);
   const std::lock_guard lock(forgotten_mutex_);
-  forgotten_.push_back(region.value);
+  try {
+    forgotten_.push_back(region.value);
+  } catch (const std::bad_alloc&) {
+    return;  // the helper drops the region when it next calls the cache for it
+  }
+  forgotten_count_.fetch_add(1, std::memory_order_relaxed);
   any_forgotten_.store(true, std::memory_order_release);
 }
 

@@ -228,19 +228,22 @@ absl::StatusOr<std::shared_ptr<MemoryRegion>> IoUringPinner::pin(std::byte* addr
                       "pass more to IoUringPinner::create(), or lower "
                       "RegistrationOptions::max_regions");
   }
-  int error = 0;
-  size_t pinned = 0;
-  for (; pinned < slots.size() && error == 0; ++pinned) {
-    const size_t offset = pinned * kMostOfOneSlot;
-    error =
-        state_->set_slot(slots[pinned], address + offset, std::min(bytes - offset, kMostOfOneSlot));
-  }
   const MemorySource source{.address = address, .length = bytes};
-  if (error == 0) return std::make_shared<IoUringRegion>(state_, source, std::move(slots));
-  for (size_t i = 0; i + 1 < pinned; ++i) {
-    static_cast<void>(state_->set_slot(slots[i], nullptr, 0));
+  // Made before the memory is pinned: its destructor ends what is pinned and returns the slots.
+  std::shared_ptr<IoUringRegion> region;
+  try {
+    region = std::make_shared<IoUringRegion>(state_, source, slots);
+  } catch (const std::bad_alloc&) {
+    state_->return_slots(slots);
+    throw;
   }
-  state_->return_slots(slots);
+  int error = 0;
+  for (size_t i = 0; i < slots.size() && error == 0; ++i) {
+    const size_t offset = i * kMostOfOneSlot;
+    error = state_->set_slot(slots[i], address + offset, std::min(bytes - offset, kMostOfOneSlot));
+  }
+  if (error == 0) return region;
+  region.reset();
   if (error == -ENOMEM) {
     return internal::explain_no_memory(internal::query_memory_limits(), bytes);
   }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -22,6 +23,22 @@ namespace {
 
 // A registered range may be this many times as long as the message for which it is registered.
 constexpr uint64_t kMostSlack = 8;
+
+}  // namespace
+
+namespace {
+
+// Does not throw: the caller has changed the state of the cache.
+absl::StatusOr<std::shared_ptr<MemoryRegion>> pin_or_fail(Pinner& pinner, std::byte* address,
+                                                          size_t bytes) noexcept {
+  try {
+    return pinner.try_pin(address, bytes);
+  } catch (const std::bad_alloc&) {  // not even for the text of an error
+    return absl::Status(absl::StatusCode::kResourceExhausted, "");
+  } catch (...) {
+    return absl::Status(absl::StatusCode::kInternal, "the pinner threw no std::exception");
+  }
+}
 
 }  // namespace
 
@@ -369,6 +386,8 @@ RegistrationCache::Entry* RegistrationCache::add(uintptr_t start, uintptr_t end,
   trim_known();
   Entry* entry = nullptr;
   if (unused_.empty()) {
+    // recycle() must not need memory.
+    if (unused_.capacity() <= entries_.size()) unused_.reserve(2 * entries_.size() + 16);
     entries_.push_back(std::make_unique<Entry>());
     entry = entries_.back().get();
     entry->index = static_cast<uint32_t>(entries_.size() - 1);
@@ -410,7 +429,16 @@ absl::Status RegistrationCache::pin(Lock& lock, Entry& entry, const ExpectedUse*
   entry.word.fetch_or(Entry::kBusy, std::memory_order_acq_rel);
   uint64_t evicted = 0;  // bytes, for this registration
   const uint64_t bytes = entry.bytes();
-  absl::Status status = reserve(lock, bytes, ahead);
+  absl::Status status;
+  try {
+    status = reserve(lock, bytes, ahead);
+  } catch (...) {  // no memory for the text of an error: the entry must not stay busy
+    const uint64_t version = entry.version();
+    entry.word.fetch_and(~Entry::kBusy, std::memory_order_acq_rel);
+    if (!entry.known) finish_detached(lock, entry, version);
+    changed_->notify_all();
+    throw;
+  }
   if (status.ok()) {
     account(static_cast<int64_t>(bytes), 1);
     auto* const address = reinterpret_cast<std::byte*>(entry.start.load(std::memory_order_relaxed));
@@ -418,7 +446,7 @@ absl::Status RegistrationCache::pin(Lock& lock, Entry& entry, const ExpectedUse*
       pinning_ahead_ += ahead == nullptr ? 0 : 1;
       const uint64_t ended = statistics_.deregistrations;
       lock.unlock();
-      auto region = pinner_->try_pin(address, bytes);
+      auto region = pin_or_fail(*pinner_, address, bytes);
       lock.lock();
       pinning_ahead_ -= ahead == nullptr ? 0 : 1;
       status = region.status();
@@ -437,7 +465,7 @@ absl::Status RegistrationCache::pin(Lock& lock, Entry& entry, const ExpectedUse*
         entry.watch.slot != internal::MappingMonitor::kNoWatch) {
       static_cast<void>(monitor_->processed_sequence());
       if (!monitor_->is_intact(entry.watch)) {
-        status = absl::AbortedError("the memory changed");
+        status = absl::Status(absl::StatusCode::kAborted, "");
         entry.region.reset();
         ++statistics_.invalidations;
       }

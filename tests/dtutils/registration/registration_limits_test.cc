@@ -54,6 +54,31 @@ TEST(RegistrationLimits, TheErrorCountsOnlyWhatCannotBeEvicted) {
   EXPECT_TRUE(it.touch(pages.page(0), 2 * kTestPage));
 }
 
+// As where no memory is left for the text of an error.
+TEST(RegistrationLimits, AnExceptionLeavesTheRangeUsable) {
+  struct ThrowingPolicy final : RegistrationPolicy {
+    [[nodiscard]] std::string_view name() const override { return "throwing"; }
+    [[nodiscard]] bool ended(const RegionUse& /*use*/) override { return true; }
+    [[nodiscard]] bool evicts() const override {
+      if (throws) throw std::bad_alloc();
+      return true;
+    }
+    bool throws = false;
+  };
+  const auto policy = std::make_shared<ThrowingPolicy>();
+  RegistrationOptions options;
+  options.policy = policy;
+  options.max_bytes = kTestPage;
+  const CacheFixture it(options);
+  const MappedPages pages(3);
+  EXPECT_FALSE(it.touch(pages.page(0), 1));
+  policy->throws = true;
+  EXPECT_THROW(static_cast<void>(it.cache->acquire(pages.page(2), 1)), std::bad_alloc);
+  policy->throws = false;
+  EXPECT_FALSE(it.touch(pages.page(2), 1));
+  EXPECT_EQ(it.counts->bytes, it.cache->watches() ? kTestPage : 0);
+}
+
 TEST(RegistrationLimits, ARoundedNumberOfBytesIsGivenExactly) {
   EXPECT_THAT(
       internal::explain_full_budget({.max_bytes = kMiB, .evicts = true}, kMiB + 4096).ToString(),
