@@ -52,7 +52,7 @@ absl::Status RegistrationCache::reserve(Lock& lock, uint64_t bytes, const Expect
       return internal::explain_full_budget(
           {options_.max_bytes, usage.bytes, follows_memlock_, evicts}, bytes);
     }
-    return internal::explain_full_regions(options_.max_regions, options_.policy->evicts());
+    return internal::explain_full_regions(options_.max_regions, evicts);
   }
   return absl::OkStatus();
 }

@@ -25,8 +25,9 @@
 // (madvise DONTNEED, FREE, REMOVE), and never uses that registration again: an acquire() that
 // starts after the memory has changed makes a new registration, also before the call that changed
 // it has returned in its thread (Invalidation). The kernel raises no event for shmdt(2), for
-// fallocate(2) with FALLOC_FL_PUNCH_HOLE on a memfd, for ftruncate(2) that shrinks a memfd, and for
-// madvise(MADV_GUARD_INSTALL): call forget() before them.
+// shmat(2) with SHM_REMAP, for remap_file_pages(2), for fallocate(2) with FALLOC_FL_PUNCH_HOLE on a
+// memfd, for ftruncate(2) that shrinks a memfd, and for madvise(MADV_GUARD_INSTALL): call forget()
+// before them.
 // Memory that cannot be watched (backed by a file on disk, or where the system refuses userfaultfd)
 // is registered at each use and never stays registered; one diagnostic message reports this.
 //
@@ -77,9 +78,9 @@ struct RegistrationEntry;
 class RegistrationCache;
 
 enum class Invalidation : uint8_t {
-  // By userfaultfd, for all threads: acquire() waits while a thread unmaps watched memory. It makes
-  // one system call to find out. If the system refuses userfaultfd, no registration outlives its
-  // use.
+  // By userfaultfd, for all threads: acquire() waits while a thread unmaps watched memory, for
+  // 0.1 ms at most; then it registers its range anew. It makes one system call to find out. If the
+  // system refuses userfaultfd, no registration outlives its use.
   kAutomatic,
   // As kAutomatic, without that system call: while one thread unmaps or frees memory that the
   // program has transferred, no other thread maps memory. Else the program gets wrong data.
@@ -190,8 +191,8 @@ class CARIAMA_DTUTILS_EXPORT RegistrationUse {
 // RegistrationUses.
 class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
  public:
-  // Errors: INVALID_ARGUMENT (no pinner; a policy that another cache uses; options of a helper out
-  // of their range), RESOURCE_EXHAUSTED (no page for fork detection). Without a thread for the
+  // Errors: INVALID_ARGUMENT (no pinner; max_regions is 0; a policy that another cache uses; options
+  // of a helper out of their range), RESOURCE_EXHAUSTED (no page for fork detection). Without a thread for the
   // policy, memory stays registered within the budget; without one for invalidation, each
   // registration ends with its use. A diagnostic reports both.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<RegistrationCache>> create(

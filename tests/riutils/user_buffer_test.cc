@@ -312,7 +312,6 @@ TEST_P(UserBuffer, CallsReturnTheErrorsOfTheCache) {
   EXPECT_EQ(right.load(), 0);
 }
 
-// Without any option a long buffer goes through a cache, too, and stays registered.
 TEST_P(UserBuffer, OfAnImpossibleLengthIsRefused) {
   Registrations registrations;
   LocalJob local(job(registrations));
@@ -328,6 +327,7 @@ TEST_P(UserBuffer, OfAnImpossibleLengthIsRefused) {
   });
 }
 
+// Without any option a long buffer goes through a cache, too, and stays registered.
 TEST_P(UserBuffer, StaysRegisteredByDefault) {
   testing::LocalJobOptions options = testing::job_on(GetParam());
   LocalJob local(options);

@@ -41,6 +41,14 @@ inline RegistrationOptions with_policy(std::string_view name) {
   return options;
 }
 
+inline RegistrationOptions with_policy(std::shared_ptr<RegistrationPolicy> policy,
+                                       uint64_t max_bytes) {
+  RegistrationOptions options;
+  options.policy = std::move(policy);
+  options.max_bytes = max_bytes;
+  return options;
+}
+
 // Runs a function in a child. Returns true if it returned true.
 template <typename Function>
 bool in_child(Function&& function) {

@@ -432,10 +432,7 @@ TEST(RegistrationCache, PiecesHaveTheCallStackOfTheirMessage) {
 // The policy's data about a region must survive a moment in which the budget is used up.
 TEST(RegistrationCache, ARegionThatFindsNoRoomAheadStaysKnown) {
   const auto policy = std::make_shared<ManualPolicy>();
-  RegistrationOptions options;
-  options.policy = policy;
-  options.max_bytes = 2 * kTestPage;
-  const CacheFixture it(options);
+  const CacheFixture it(with_policy(policy, 2 * kTestPage));
   if (!it.cache->watches()) GTEST_SKIP() << "without userfaultfd no region is registered ahead";
   const MappedPages pages(2);
   EXPECT_FALSE(it.touch(pages.get(), kTestPage));
@@ -478,10 +475,7 @@ TEST(RegistrationCache, MemoryThatIsRegisteredAheadIsNotEvictedFirst) {
   const auto policy = std::make_shared<ManualPolicy>();
   policy->keep = true;
   policy->evicts_idle = true;
-  RegistrationOptions options;
-  options.policy = policy;
-  options.max_bytes = 2 * kTestPage;
-  const CacheFixture it(options);
+  const CacheFixture it(with_policy(policy, 2 * kTestPage));
   if (!it.cache->watches()) GTEST_SKIP() << "without userfaultfd no region is registered ahead";
   const MappedPages pages(5);
   EXPECT_FALSE(it.touch(pages.page(0), 1));
@@ -497,10 +491,7 @@ TEST(RegistrationCache, MemoryThatIsRegisteredAheadIsNotEvictedFirst) {
 TEST(RegistrationCache, ARegistrationAheadDoesNotEndThatOfAnEarlierUse) {
   const auto policy = std::make_shared<ManualPolicy>();
   policy->evicts_idle = true;
-  RegistrationOptions options;
-  options.policy = policy;
-  options.max_bytes = kTestPage;
-  const CacheFixture it(options);
+  const CacheFixture it(with_policy(policy, kTestPage));
   if (!it.cache->watches()) GTEST_SKIP() << "without userfaultfd no region is registered ahead";
   const MappedPages pages(3);
   std::array<RegionName, 2> regions;
@@ -529,10 +520,7 @@ TEST(RegistrationCache, ARegistrationAheadDoesNotEndThatOfAnEarlierUse) {
 TEST(RegistrationCache, ARefusedRegistrationAheadEndsNoOther) {
   const auto policy = std::make_shared<ManualPolicy>();
   policy->evicts_idle = true;
-  RegistrationOptions options;
-  options.policy = policy;
-  options.max_bytes = 3 * kTestPage;
-  const CacheFixture it(options);
+  const CacheFixture it(with_policy(policy, 3 * kTestPage));
   if (!it.cache->watches()) GTEST_SKIP() << "without userfaultfd no region is registered ahead";
   const MappedPages pages(8);
   EXPECT_FALSE(it.touch(pages.page(0), 2 * kTestPage));
@@ -552,10 +540,7 @@ TEST(RegistrationCache, ARefusedRegistrationAheadEndsNoOther) {
 TEST(RegistrationCache, AUseTakesTheRoomOfWhatIsBeingRegisteredAhead) {
   const auto policy = std::make_shared<ManualPolicy>();
   policy->evicts_idle = true;
-  RegistrationOptions options;
-  options.policy = policy;
-  options.max_bytes = kTestPage;
-  const CacheFixture it(options);
+  const CacheFixture it(with_policy(policy, kTestPage));
   if (!it.cache->watches()) GTEST_SKIP() << "without userfaultfd no region is registered ahead";
   const MappedPages pages(3);
   EXPECT_FALSE(it.touch(pages.get(), kTestPage));

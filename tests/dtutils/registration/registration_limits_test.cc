@@ -66,10 +66,7 @@ TEST(RegistrationLimits, AnExceptionLeavesTheRangeUsable) {
     bool throws = false;
   };
   const auto policy = std::make_shared<ThrowingPolicy>();
-  RegistrationOptions options;
-  options.policy = policy;
-  options.max_bytes = kTestPage;
-  const CacheFixture it(options);
+  const CacheFixture it(testing::with_policy(policy, kTestPage));
   const MappedPages pages(3);
   EXPECT_FALSE(it.touch(pages.page(0), 1));
   policy->throws = true;
