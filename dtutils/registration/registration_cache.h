@@ -191,10 +191,10 @@ class CARIAMA_DTUTILS_EXPORT RegistrationUse {
 // RegistrationUses.
 class CARIAMA_DTUTILS_EXPORT RegistrationCache final : private RegionControl {
  public:
-  // Errors: INVALID_ARGUMENT (no pinner; max_regions is 0; a policy that another cache uses; options
-  // of a helper out of their range), RESOURCE_EXHAUSTED (no page for fork detection). Without a thread for the
-  // policy, memory stays registered within the budget; without one for invalidation, each
-  // registration ends with its use. A diagnostic reports both.
+  // Errors: INVALID_ARGUMENT (no pinner; max_regions is 0; a policy that another cache uses;
+  // options of a helper out of their range), RESOURCE_EXHAUSTED (no page for fork detection).
+  // Without a thread for the policy, memory stays registered within the budget; without one for
+  // invalidation, each registration ends with its use. A diagnostic reports both.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<RegistrationCache>> create(
       std::shared_ptr<Pinner> pinner, RegistrationOptions options = {});
   // Deregisters everything. Requires: no RegistrationUse of this cache is valid.
