@@ -18,7 +18,11 @@
 //
 // In a job, the table is spread over the processes (see create()). Every process then calls the
 // same operations in the same order, with the same operands, like collectives; each operation runs
-// as tasks on all of them, and every process gets the result.
+// as tasks on all of them, and every process gets the result. The exceptions only read nodes, so a
+// process may call them alone: ~, ==, is_false(), is_true(), nodes(), count(), is_cube(),
+// evaluate(), variable(), low(), high(), Manager::nodes(), store(), save_file() and statistics().
+// Where nodes are in parts of the table that are not mapped, each blocks for round trips, and
+// throws std::runtime_error if the owner of a node has failed.
 //
 // Operations throw
 //   TableFull              the functions that exist do not fit into the limit, or no memory is left
@@ -162,7 +166,8 @@ class CARIAMA_BDD_EXPORT Bdd {
   [[nodiscard]] Bdd relprev(const Bdd& relation, const Bdd& variables) const;
 
   // Returns the number of assignments to the variables of `cube` that make the function true.
-  // Exact. Requires: the function depends on no other variables.
+  // Exact. Needs memory for two such numbers for each node of the function, in each process that
+  // calls it. Throws std::invalid_argument if the function depends on another variable.
   [[nodiscard]] ExactCount count(const Bdd& cube) const;
   // Returns the number of nodes of the function, with the constant. An edge and its negation share
   // a node.
@@ -177,7 +182,7 @@ class CARIAMA_BDD_EXPORT Bdd {
   [[nodiscard]] bool evaluate(const std::vector<bool>& assignment) const;
   // Returns one assignment to the variables of `cube` that makes the function true, as a
   // conjunction of variables and negated variables; false if there is none. Prefers false values.
-  // Requires: the function depends on no other variables.
+  // Throws std::invalid_argument if the function depends on another variable.
   [[nodiscard]] Bdd pick(const Bdd& cube) const;
   // variable() returns the variable of the root, or kNoVariable for a constant. low() and high()
   // return the functions for its values false and true.
@@ -270,8 +275,8 @@ class CARIAMA_BDD_EXPORT Manager {
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Manager>> create(
       Collectives& all, const ManagerOptions& options);
   // In a job: waits at most 120 s for the other processes to do the same, and not at all while an
-  // exception leaves the scope of the manager. If it waits in vain, this process's part of the
-  // table stays allocated until the fabric ends.
+  // exception leaves the scope of the manager. If one of them does not do so in that time, this
+  // process's part of the table stays allocated until the fabric ends.
   ~Manager();
   Manager(const Manager&) = delete;
   Manager& operator=(const Manager&) = delete;
@@ -297,9 +302,9 @@ class CARIAMA_BDD_EXPORT Manager {
   [[nodiscard]] Bdd saturate(const Bdd& states, std::span<const Transition> transitions,
                              uint32_t first_variable = 0);
 
-  // Returns the number of nodes that the functions have together, with the constant. In a job, this
-  // function, store(), Bdd::count() and Bdd::support() are not divided: each process that calls
-  // them reads all nodes of the functions.
+  // Returns the number of nodes that the functions have together, with the constant. In a job, the
+  // work of this function, store(), Bdd::count() and Bdd::support() is not divided: each process
+  // that calls them reads all nodes of the functions.
   [[nodiscard]] uint64_t nodes(std::span<const Bdd> functions);
   // Returns the nodes of the functions in the form of files (diagrams.h).
   [[nodiscard]] StoredDiagrams store(std::span<const Bdd> functions);
@@ -313,7 +318,9 @@ class CARIAMA_BDD_EXPORT Manager {
   // error if one does. Errors: those of read_file() (files.h) and of parse_diagrams().
   [[nodiscard]] absl::StatusOr<std::vector<Bdd>> load_file(const std::string& path);
 
-  // Removes all nodes that no Bdd needs. The manager calls it itself when the table is full.
+  // Removes all nodes that no Bdd needs. The manager calls it itself when the table is full. In a
+  // job: collective; blocks until all processes have called it. Throws TableFull, or
+  // std::runtime_error if all diagrams are lost (above).
   void collect();
   // For a step that each process of a job executes by itself, such as reading a file: returns OK if
   // `mine` is OK and `value` is equal in all processes. Collective; blocks until all processes have
@@ -326,6 +333,7 @@ class CARIAMA_BDD_EXPORT Manager {
   // value_of_rank_0(). Errors: those of Collectives::broadcast() (dsfabric/collectives.h). Without
   // a job, returns `mine`.
   [[nodiscard]] absl::StatusOr<uint64_t> value_of_rank_0(uint64_t mine) const;
+  // Throws std::runtime_error if all diagrams are lost.
   [[nodiscard]] ManagerStatistics statistics() const;
   // Return the rank of this process in the job, and the number of processes; 0 and 1 without a job.
   [[nodiscard]] Rank rank() const;

@@ -35,7 +35,8 @@ struct StoredDiagrams {
 
 // Reads the bytes of diagrams (u64 number of nodes, nodes, i32 number of roots, u64 roots) from
 // `bytes`, beginning at `offset`, and sets `offset` to the end of what it has read. Accepts only
-// reduced ordered diagrams without a marked low edge, with at most kMaxLevels levels. Error:
+// ordered diagrams without a node with two equal sons or a marked low edge, with at most kMaxLevels
+// levels. Two nodes may have equal contents; in a manager they become one. Error:
 // INVALID_ARGUMENT; the message names the offset of the first invalid byte. Thread-safe.
 [[nodiscard]] CARIAMA_BDD_EXPORT absl::StatusOr<StoredDiagrams> parse_diagrams(
     std::string_view bytes, size_t& offset);

@@ -1,8 +1,10 @@
 #include "bdd/exact_count.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <cstddef>
+#include <limits>
 
 namespace cariama::bdd {
 
@@ -70,11 +72,21 @@ std::string ExactCount::to_string() const {
 }
 
 double ExactCount::to_double() const {
-  double value = 0;
-  for (size_t i = words_.size(); i-- > 0;) {
-    value = std::ldexp(value, 64) + static_cast<double>(words_[i]);
-  }
-  return value;
+  if (words_.size() <= 1) return words_.empty() ? 0 : static_cast<double>(words_[0]);
+  // The highest 64 bits, with the lowest of them set if a bit below them is: then the conversion,
+  // the only step that rounds, rounds as for the whole number.
+  const size_t top = words_.size() - 1;
+  const int shift = std::countl_zero(words_[top]);
+  uint64_t high = words_[top] << shift;
+  if (shift != 0) high |= words_[top - 1] >> (64 - shift);
+  const bool has_lower_bits =
+      (words_[top - 1] << shift) != 0 ||
+      std::any_of(words_.begin(), words_.begin() + static_cast<ptrdiff_t>(top - 1),
+                  [](uint64_t word) { return word != 0; });
+  const size_t exponent = 64 * top - static_cast<size_t>(shift);
+  if (exponent > 1024) return std::numeric_limits<double>::infinity();
+  return std::ldexp(static_cast<double>(high | uint64_t{has_lower_bits}),
+                    static_cast<int>(exponent));
 }
 
 double ExactCount::log10() const {

@@ -11,9 +11,9 @@
 #include "bdd/internal/byte_reader.h"
 #include "bdd/internal/file_lock.h"
 #include "dtutils/error.h"
-#include "dtutils/file_descriptor.h"
-#include "dtutils/internal/flush_folder.h"
+#include "dtutils/internal/file_descriptor.h"
 #include "dtutils/internal/read_file.h"
+#include "dtutils/internal/sync_folder.h"
 
 namespace cariama::bdd {
 namespace {
@@ -42,7 +42,7 @@ absl::Status write_fresh(const FileDescriptor& file, const std::string& path,
   // A process that was killed may have left a part of a file.
   if (::ftruncate(file.get(), 0) != 0) return file_error("cannot write " + path);
   if (absl::Status written = write_all(file, path, bytes); !written.ok()) return written;
-  if (::fsync(file.get()) != 0) return file_error("cannot flush " + path + " to its disk");
+  if (::fsync(file.get()) != 0) return file_error("cannot write " + path + " to its disk (fsync)");
   return absl::OkStatus();
 }
 
@@ -71,7 +71,7 @@ absl::Status write_file(const std::string& path, std::string_view bytes) {
     ::unlink(fresh.c_str());
     return written;
   }
-  return cariama::internal::flush_folder_of(path);
+  return cariama::internal::sync_folder_of(path);
 }
 
 uint64_t checksum(std::string_view bytes) {

@@ -52,13 +52,15 @@ class CARIAMA_BDD_EXPORT Job {
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Job>> create(
       const ManagerOptions& options, TaskModel model = TaskModel::kMigrating,
       const FabricOptions& fabric = {.on_failure = FailurePolicy::kAbort});
+  // Without end(): destroys the manager, which waits at most 120 s for the other processes (bdd.h),
+  // and then leaves the job as ~Fabric does.
   ~Job();
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
   [[nodiscard]] Manager& manager();
-  // Returns a row for each process, in the order of ranks. Collective. Throws std::runtime_error (a
-  // process failed).
+  // Returns a row for each process, in the order of ranks. Collective; blocks until all processes
+  // have called it, without a time limit. Throws std::runtime_error (a process failed).
   [[nodiscard]] std::vector<ProcessRow> process_rows();
   // Ends the job: blocks until all processes have called end(), destroys the manager, and leaves
   // the job. Objects of type Bdd that still exist belong to no manager then (bdd.h). manager() may

@@ -14,8 +14,8 @@
 #include "bdd/internal/engine.h"
 #include "bdd/internal/index_map.h"
 #include "bdd/internal/node_reader.h"
+#include "bdd/internal/node_table.h"
 #include "bdd/internal/request.h"
-#include "bdd/node_table.h"
 #include "dht/agreement.h"
 #include "dtutils/wait.h"
 #include "tasks/exceptions.h"
@@ -113,7 +113,11 @@ absl::StatusOr<std::unique_ptr<Manager>> Manager::create(Workers workers, Collec
   const size_t cache_bytes = std::max<size_t>(options.cache_bytes, size_t{64} << 10);
   auto memory = internal::HostMemory::create(all, (*table)->first_mapped(),
                                              cache_bytes + OperationCache::kHeaderBytes, kForever);
-  if (!memory.ok()) return memory.status();
+  if (!memory.ok()) {
+    // Every process returns an error, so every process frees its part of the table.
+    static_cast<void>((*table)->destroy(deadline_after(kPatience)));
+    return memory.status();
+  }
   auto engine = memory->bytes().empty()
                     ? std::make_unique<Engine>(*std::move(table), cache_bytes)
                     : std::make_unique<Engine>(*std::move(table), *std::move(memory));
@@ -196,6 +200,8 @@ Bdd Manager::hold(Edge edge, bool even) {
     return {roots_, place};
   }
   if (roots_->free.empty()) {
+    if (all.size() == all.capacity()) all.reserve(2 * all.size());
+    roots_->free.reserve(all.capacity());  // Bdd::release() must not allocate
     all.push_back({edge, 1, even, false});
     return {roots_, static_cast<uint32_t>(all.size() - 1)};
   }
@@ -370,10 +376,12 @@ absl::Status Manager::replace_table(uint64_t bytes, bool long_probes, const Stor
   // The old table is freed before the new one is made: both need not fit into memory. In a job, its
   // end is collective, so no process reads it any more.
   if (engine.table != nullptr) {
-    remote_before_ += engine.table->remote_find_or_puts();
-    round_trips_before_ += engine.table->round_trips();
+    const uint64_t remote = engine.table->remote_find_or_puts();
+    const uint64_t round_trips = engine.table->round_trips();
     absl::Status freed = engine.table->destroy(kForever);
     if (!freed.ok()) return freed;
+    remote_before_ += remote;
+    round_trips_before_ += round_trips;
     engine.table.reset();
   }
   const absl::Status cleared = status_of(kNoMemory, [&] {

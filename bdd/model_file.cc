@@ -283,6 +283,9 @@ std::vector<uint64_t> Model::values(const Bdd& state) const {
 }
 
 absl::StatusOr<Bdd> Model::states_of(const std::string& text) const {
+  if (variables.manager() == nullptr) {
+    return absl::InvalidArgumentError("the model has no variables: set Model::variables");
+  }
   Manager& manager = *variables.manager();
   Bdd states = manager.constant(true);
   const std::vector<std::string> parts = absl::StrSplit(text, ',');
@@ -300,6 +303,11 @@ absl::StatusOr<Bdd> Model::states_of(const std::string& text) const {
                                                      "; its integers are 0 to ", bits.size() - 1));
     }
     const uint32_t width = bits[integer];
+    if (width > 64 || integer >= first_bit.size()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("integer ", integer, " of the model has ", width,
+                       " bits, or no entry in Model::first_bit: an integer has at most 64 bits"));
+    }
     if (width < 64 && value >> width != 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("integer ", integer, " has ", width, " bits, too few for ", value));

@@ -19,8 +19,8 @@
 //
 // The relation of a group is over the variables of the integers that it reads or writes. An integer
 // that is written but not read constrains its primed bits only. Labels are variables from 1000000
-// on. Limits: 65,536 integers, 64 bits in an integer, 4,096 bits in a state, kMaxLevels nodes on a
-// path of a diagram (diagrams.h).
+// on. Limits: 64 bits in an integer, 4,096 bits in a state, kMaxLevels nodes on a path of a diagram
+// (diagrams.h).
 #ifndef CARIAMA_BDD_MODEL_FILE_H_
 #define CARIAMA_BDD_MODEL_FILE_H_
 

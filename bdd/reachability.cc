@@ -34,6 +34,12 @@ bool is_set_of_states(const Model& model, const Bdd& states) {
   return rest.is_false() || rest.is_true();
 }
 
+// The manager of a model. Throws std::invalid_argument if it has no variables.
+Manager& manager_of(const Model& model) {
+  if (Manager* const manager = model.variables.manager(); manager != nullptr) return *manager;
+  throw std::invalid_argument("bdd: the model has no variables: set Model::variables");
+}
+
 // Returns the variables on which the function depends.
 std::set<uint32_t> variables_of(const StoredDiagrams& diagram) {
   std::set<uint32_t> variables;
@@ -63,11 +69,12 @@ absl::Status check_model(const Model& model) {
   }
   bool fits = model.bits.size() == model.first_bit.size();
   for (size_t i = 0; fits && i < model.bits.size(); ++i) {
-    fits = uint64_t{model.first_bit[i]} + model.bits[i] <= model.state_bits;
+    fits = model.bits[i] <= 64 && uint64_t{model.first_bit[i]} + model.bits[i] <= model.state_bits;
   }
   if (!fits) {
     return absl::InvalidArgumentError(
-        "Model::bits and first_bit differ in size, or name a bit that is not below state_bits");
+        "Model::bits and first_bit differ in size, name a bit that is not below state_bits, or "
+        "give an integer more than 64 bits");
   }
   for (size_t i = 0; i < model.transitions.size(); ++i) {
     const Transition& one = model.transitions[i];
@@ -244,7 +251,7 @@ absl::StatusOr<ReachResult> reach(const Model& model, const ReachOptions& option
 }
 
 std::vector<TraceStep> find_trace(const Model& model, const Bdd& within, const Bdd& goal) {
-  Manager& manager = *model.variables.manager();
+  Manager& manager = manager_of(model);
   if (!is_set_of_states(model, within) || !is_set_of_states(model, goal)) {
     throw std::invalid_argument(
         "bdd: find_trace() of a function of a variable that is no state bit of the model");
@@ -274,7 +281,7 @@ std::vector<TraceStep> find_trace(const Model& model, const Bdd& within, const B
 }
 
 Bdd find_deadlocks(const Model& model, const Bdd& states) {
-  Manager& manager = *model.variables.manager();
+  Manager& manager = manager_of(model);
   Bdd blocked = states;
   for (const Transition& one : model.transitions) {
     // relprev() of all states returns the states in which the transition is possible.
@@ -284,6 +291,11 @@ Bdd find_deadlocks(const Model& model, const Bdd& states) {
 }
 
 Bdd queens(Manager& manager, uint32_t n) {
+  // A path of the diagram has a node for each square.
+  if (n == 0 || uint64_t{n} * n > kMaxLevels) {
+    throw std::invalid_argument("bdd: queens() of " + std::to_string(n) +
+                                " rows: choose 1 to 96 rows");
+  }
   std::vector<Bdd> squares;
   for (uint32_t i = 0; i < n * n; ++i) squares.push_back(manager.variable(i));
   Bdd all = manager.constant(true);

@@ -106,16 +106,19 @@ struct ReachResult {
 
 // Returns a shortest trace of the model within the states `within` from an initial state to a state
 // of `goal`, an initial state first. Empty if there is none. Throws as the operations of the
-// manager; std::invalid_argument if a set depends on variables that are no state bits.
+// manager; std::invalid_argument if a set depends on variables that are no state bits, or if the
+// model has no variables.
 [[nodiscard]] CARIAMA_BDD_EXPORT std::vector<TraceStep> find_trace(const Model& model,
                                                                    const Bdd& within,
                                                                    const Bdd& goal);
 
-// Returns the states of `states` that have no successor. Throws as the operations of the manager.
+// Returns the states of `states` that have no successor. Throws as the operations of the manager;
+// std::invalid_argument if the model has no variables.
 [[nodiscard]] CARIAMA_BDD_EXPORT Bdd find_deadlocks(const Model& model, const Bdd& states);
 
 // Returns the placements of n queens on a board of n x n squares such that none attacks another.
-// Variable i n + j: a queen in row i and column j. Requires: n >= 1.
+// Variable i n + j: a queen in row i and column j. Throws as the operations of the manager;
+// std::invalid_argument unless n is 1 to 96.
 [[nodiscard]] CARIAMA_BDD_EXPORT Bdd queens(Manager& manager, uint32_t n);
 
 // Returns a picture of states and nodes per level over time, in SVG.

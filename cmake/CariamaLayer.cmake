@@ -7,8 +7,7 @@
 #   [PC_REQUIRES module...]      pkg-config names of PUBLIC
 #   [PC_PRIVATE flag...]         what a static link needs besides, as pkg-config Libs.private
 #   [PC_REQUIRES_PRIVATE module...]  ... and as pkg-config modules
-#   [PUBLIC_HEADERS path...]     headers to install that are not directly in the layer's folder
-#   [NOT_INSTALLED name...])     headers of the folder that only sources of the layers include
+#   [PUBLIC_HEADERS path...])    headers to install that are not directly in the layer's folder
 #
 # Makes from every NAME/**/*.cc:
 #   cariama::NAME           the library, installed, component NAME of find_package(Cariama) and
@@ -18,7 +17,7 @@
 include(CMakePackageConfigHelpers)
 
 function(cariama_add_layer name)
-  cmake_parse_arguments(arg "" "" "LAYERS;PACKAGES;PRIVATE_PACKAGES;PUBLIC;PRIVATE;PC_REQUIRES;PC_PRIVATE;PC_REQUIRES_PRIVATE;PUBLIC_HEADERS;NOT_INSTALLED" ${ARGN})
+  cmake_parse_arguments(arg "" "" "LAYERS;PACKAGES;PRIVATE_PACKAGES;PUBLIC;PRIVATE;PC_REQUIRES;PC_PRIVATE;PC_REQUIRES_PRIVATE;PUBLIC_HEADERS" ${ARGN})
   set(target cariama_${name})
 
   foreach(package IN LISTS arg_PACKAGES arg_PRIVATE_PACKAGES)
@@ -27,8 +26,6 @@ function(cariama_add_layer name)
 
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.cc")
   file(GLOB headers CONFIGURE_DEPENDS "${CMAKE_CURRENT_SOURCE_DIR}/*.h")
-  list(TRANSFORM arg_NOT_INSTALLED PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/")
-  list(REMOVE_ITEM headers ${arg_NOT_INSTALLED})
   foreach(header IN LISTS arg_PUBLIC_HEADERS)
     if(IS_ABSOLUTE "${header}")
       list(APPEND headers "${header}")

@@ -22,10 +22,10 @@
 namespace cariama {
 
 // Returns OK if `mine` is OK and `value` is equal in all processes. Collective; blocks. Errors:
-// DEADLINE_EXCEEDED (the operation is still in progress, whatever `mine` is); `mine` itself;
+// DEADLINE_EXCEEDED (the operation is still in progress, also if `mine` is an error); `mine`;
 // UNAVAILABLE (`what`, and the text of the failed process with the lowest rank, or the label of a
 // dead process), but RESOURCE_EXHAUSTED if that process failed with it; FAILED_PRECONDITION
-// (`what`: the value of a process differs from that of rank 0); others of Collectives.
+// (`what`: the value of a process differs from that of rank 0); further errors of Collectives.
 [[nodiscard]] CARIAMA_DHT_EXPORT absl::Status agree(Collectives& all, const absl::Status& mine,
                                                     std::string_view what, Deadline deadline,
                                                     uint64_t value = 0);

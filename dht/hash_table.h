@@ -139,7 +139,9 @@ class TableAccess {
 
   // ---- Asynchronous operations. start_*() returns false if in_flight operations are active: then
   // call poll(). An operation is active until poll() has delivered its result. `tag` is returned
-  // with the result. The transfers of an operation that has ended by its deadline may be in flight
+  // with the result. The first operation on the share of an owner blocks: it connects to the owner
+  // and asks it for the address of the share, both together at most for FabricOptions::timeout. The
+  // transfers of an operation that has ended by its deadline may be in flight
   // longer. While they are, new operations on the share of the same owner end at once with
   // kUnavailable; those on other shares are not affected.
 
@@ -150,8 +152,9 @@ class TableAccess {
   [[nodiscard]] bool start_read(uint64_t index, uint64_t tag);
   // Advances all operations, and calls on_end(tag, result, key) for each asynchronous one that has
   // ended; on_end may start operations, whose results the next poll() delivers. Returns the number
-  // of calls. Never blocks. Receives no messages: in a fabric without service threads whose owners
-  // execute compare-and-swaps (AtomicsBy), wait by Fabric::wait_polling around poll().
+  // of calls. Never blocks. Takes time in proportion to in_flight. Receives no messages: in a
+  // fabric without service threads whose owners execute compare-and-swaps (AtomicsBy), wait by
+  // Fabric::wait_polling around poll().
   template <typename OnEnd>
   size_t poll(OnEnd&& on_end) {
     engine_.poll();
@@ -348,6 +351,7 @@ class HashTable {
     return std::make_unique<TableAccess<W>>(*core_, *std::move(memory), options);
   }
 
+  // The table owns the result of geometry(), which grow() changes.
   [[nodiscard]] const TableGeometry& geometry() const { return core_->geometry(); }
   [[nodiscard]] const TableOptions& options() const { return core_->options(); }
   // Returns the process that owns a key or an index.
@@ -359,7 +363,8 @@ class HashTable {
   }
 
   // Calls visit(index, key) for each key that this process owns, in the order of indices. Visits a
-  // key that is put meanwhile, or not. Local: reads this process's memory only.
+  // key that is put meanwhile, or not. Local: reads this process's memory only. `visit` may put
+  // keys into the table, but not grow or clear it.
   template <typename Visit>
   void for_each_local(Visit&& visit) const {
     const std::span<const uint64_t> words = core_->local_words();
@@ -424,6 +429,7 @@ class HashTable {
   // because other processes may use it.
   [[nodiscard]] absl::Status destroy(Deadline deadline) { return core_->destroy(deadline); }
 
+  // The table without the type of its keys. No part of the interface.
   [[nodiscard]] TableCore& core() const { return *core_; }
 
  private:
@@ -615,14 +621,21 @@ TableOutcome TableAccess<W>::read(std::span<const uint64_t> indices, std::span<K
 template <size_t W>
 absl::StatusOr<TableLoadResult> HashTable<W>::load(const std::string& prefix, Deadline deadline) {
   constexpr size_t kBatch = 4096;
-  auto access = this->access();
+  // Allocated by the functions that core_->load() calls: it reports a lack of memory to all
+  // processes.
+  std::unique_ptr<TableAccess<W>> access;
   std::vector<Key> keys;
-  std::vector<TableResult> results(kBatch);
+  std::vector<TableResult> results;
   const auto put_batch = [&]() -> absl::Status {
-    if (!access.ok()) return access.status();
-    (*access)->find_or_put(keys, results);
+    if (access == nullptr) {
+      auto created = this->access();
+      if (!created.ok()) return created.status();
+      access = *std::move(created);
+      results.resize(kBatch);
+    }
+    access->find_or_put(keys, results);
     for (size_t i = 0; i < keys.size(); ++i) {
-      if (results[i].outcome == TableOutcome::kUnavailable) return (*access)->status();
+      if (results[i].outcome == TableOutcome::kUnavailable) return access->status();
       if (results[i].outcome == TableOutcome::kFull) return core_->too_small();
     }
     keys.clear();

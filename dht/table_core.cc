@@ -16,8 +16,8 @@
 #include "dht/bucket_scan.h"
 #include "dht/table_engine.h"
 #include "dsfabric/global_memory.h"
+#include "dsfabric/internal/per_peer.h"
 #include "dsfabric/peer_error.h"
-#include "dsfabric/per_peer.h"
 #include "dtutils/error.h"
 #include "dtutils/transmitter.h"
 

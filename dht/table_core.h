@@ -62,7 +62,7 @@ class CARIAMA_DHT_EXPORT TableCore {
 
   // Determines how this process accesses the share of `owner`. On first use connects to `owner` if
   // necessary, and gets the address of the share by a call to the service of `owner`. Blocks
-  // meanwhile, at most for twice FabricOptions::timeout. After an error other than
+  // meanwhile, at most for FabricOptions::timeout. After an error other than
   // RESOURCE_EXHAUSTED, returns that error immediately for TableOptions::timeout. Thread-safe.
   // Errors: those of Fabric::connection() and RemoteMemory::find().
   [[nodiscard]] absl::Status attach(uint32_t owner);

@@ -11,7 +11,7 @@
 #include "dht/internal/table_file.h"
 #include "dht/table_core.h"
 #include "dtutils/error.h"
-#include "dtutils/internal/flush_folder.h"
+#include "dtutils/internal/sync_folder.h"
 
 namespace cariama {
 namespace {
@@ -58,7 +58,7 @@ absl::StatusOr<uint64_t> TableCore::save(const std::string& prefix, Deadline dea
     return all;
   }
   const absl::Status named = status_of(kNoFileMemory, [&] {
-    if (std::rename(unfinished.c_str(), name.c_str()) == 0) return internal::flush_folder_of(name);
+    if (std::rename(unfinished.c_str(), name.c_str()) == 0) return internal::sync_folder_of(name);
     return make_errno_error(errno, ErrorScope::kProcess, "cannot rename " + unfinished);
   });
   all = agree(all_, named, "the hash table was not saved", deadline);

@@ -83,13 +83,16 @@ TableEngine::TableEngine(TableCore& core, std::unique_ptr<GlobalMemory> memory,
 
 TableEngine::~TableEngine() {
   use_.end();
-  core_.remove_engine(this);
-  // Transfers write to the slots' memory until they have ended. Every transfer ends, at the latest
-  // by the failure of the peer.
-  // But a compare-and-swap that the owner executes writes to memory of its own, and does not end
-  // while the owner is stopped: the table waits for it before it frees the share.
+  // A compare-and-swap that the owner executes writes to memory of its own, and does not end while
+  // the owner is stopped: the table waits for it before it frees or clears the share. It is added
+  // before the table forgets this engine, so that the table always knows it.
   for (const std::unique_ptr<Slot>& slot : slots_) {
     if (!slot->swap.done()) core_.add_execution(slot->swap.execution());
+  }
+  core_.remove_engine(this);
+  // Other transfers write to the slots' memory until they have ended. Every transfer ends, at the
+  // latest by the failure of the peer.
+  for (const std::unique_ptr<Slot>& slot : slots_) {
     for (Slot::Chunk& chunk : slot->chunks) {
       for (GlobalTransfer& piece : chunk.pieces) {
         // Not piece.wait(), which runs calls: they may use the table.
@@ -586,7 +589,14 @@ bool TableEngine::poll_until(const Condition& condition, Deadline deadline) {
 // need none.
 
 void TableEngine::wait_for_all(const size_t* left) {
-  static_cast<void>(poll_until([left] { return *left == 0; }, kForever));
+  // A chunk that was requested in advance may arrive after its operation has ended. The caller may
+  // then let another process free the share, so this also waits for such chunks.
+  const auto ended = [this, left] {
+    return *left == 0 && std::none_of(slots_.begin(), slots_.end(), [](const auto& slot) {
+      return slot->stage == Slot::Stage::kLate && !slot->overdue;
+    });
+  };
+  static_cast<void>(poll_until(ended, kForever));
 }
 
 void TableEngine::await_ended() {

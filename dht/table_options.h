@@ -37,7 +37,7 @@ static_assert(sizeof(TableResult) == 16);
 enum class TablePrefetch : uint8_t {
   kNone,  // after the first chunk was scanned
   // Together with the first chunk, as W. Oortwijn's table does (master's thesis, Twente 2015): one
-  // read more per operation.
+  // read more per operation, unless the first chunk is the whole probe path.
   kEager,
   // Together with the first chunk, if the measured load predicts that a chunk is full: load > 1 -
   // sqrt(1 / (2 C - 1)), the efficiency bound of the same thesis.
@@ -65,10 +65,9 @@ struct TableOptions {
   // device is not atomic with those of CPUs.
   AtomicsBy atomics = AtomicsBy::kAutomatic;
   // An operation that takes longer ends with kUnavailable; a time beyond the range of the clock is
-  // no limit. Of a time between two polls of its
-  // access, at most one second counts: the thread may have been stopped. The first operation on a
-  // share connects to its owner and asks it for the address, both together for at most
-  // FabricOptions::timeout instead.
+  // no limit. Of a time between two polls of its access, at most one second counts: the thread may
+  // have been stopped. The first operation on a share connects to its owner and asks it for the
+  // address, both together for at most FabricOptions::timeout instead.
   std::chrono::milliseconds timeout{30'000};
 
   static constexpr uint32_t kMaxChunk = 512;

@@ -424,8 +424,8 @@ class FunctionCall {
   // True if write() writes the arguments to their destination; false if the constructor serializes
   // them into a string.
   static constexpr bool kDirect = !kWellFormed || (internal::kSavedDirectly<Args> && ...);
-  using Kept = std::conditional_t<!kWellFormed, std::tuple<>,
-                                  std::conditional_t<kDirect, StoredArguments, std::string>>;
+  using Packed = std::conditional_t<!kWellFormed, std::tuple<>,
+                                    std::conditional_t<kDirect, StoredArguments, std::string>>;
 
   // True if arguments_ refers to arguments.
   static constexpr bool kRefers =
@@ -522,11 +522,11 @@ class FunctionCall {
 
  private:
   template <typename... Given>
-  [[nodiscard]] static Kept stored(Given&&... given) {
+  [[nodiscard]] static Packed stored(Given&&... given) {
     if constexpr (!kWellFormed) {
       return {};
     } else if constexpr (kDirect) {
-      return Kept(std::forward<Given>(given)...);
+      return Packed(std::forward<Given>(given)...);
     } else {
       std::string bytes;
       (save_value(bytes, static_cast<const Args&>(given)), ...);
@@ -535,7 +535,7 @@ class FunctionCall {
   }
 
   Stored function_;
-  [[no_unique_address]] Kept arguments_;
+  [[no_unique_address]] Packed arguments_;
 };
 
 // Returns the Call of function(arguments...). Requires: the arguments, and `function` unless it is
@@ -610,7 +610,7 @@ template <typename F>
 }
 
 // A call to be sent, without its type: references the caller's function and arguments.
-struct OutgoingCallView {
+struct OutgoingCall {
   FunctionId id;
   uint8_t flags = 0;
   // True: an answer, which is never refused. deferred_bytes limits calls only: if an answer were
@@ -624,7 +624,7 @@ struct OutgoingCallView {
 
   // Requires: `call` contains its arguments (internal::owned()), because its size is computed now.
   template <typename Call>
-  [[nodiscard]] static OutgoingCallView of(const Call& call) {
+  [[nodiscard]] static OutgoingCall of(const Call& call) {
     static_assert(
         !requires { call.owned(); }, "a call that refers to arguments may change");
     return {.id = Call::id(),

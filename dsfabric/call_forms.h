@@ -75,12 +75,12 @@ class CARIAMA_DSFABRIC_EXPORT CallEnd {
   // report of its end. `router`: a process that forwards the call; its failure ends the call, too.
   // Error: RESOURCE_EXHAUSTED (`written` has no operation left). Requires: there is such a rank;
   // with a router, `written` is nullptr.
-  [[nodiscard]] absl::Status expect(Fabric& fabric, Rank rank, OutgoingCallView& call,
+  [[nodiscard]] absl::Status expect(Fabric& fabric, Rank rank, OutgoingCall& call,
                                     Rank router = kNoRank);
   // Called if the call of the last expect() was not accepted because of `why`. Withdraws the
   // registration, and returns `why`. If a failure of the process has reported the end of the call
   // meanwhile, the call counts as accepted: completes `transmitted` with `why`, and returns OK.
-  [[nodiscard]] CallResult refused(Fabric& fabric, Rank rank, const OutgoingCallView& call,
+  [[nodiscard]] CallResult refused(Fabric& fabric, Rank rank, const OutgoingCall& call,
                                    const absl::Status& why);
 
  private:
@@ -227,9 +227,8 @@ template <typename Options, typename P, typename Call, typename T, typename C>
                 "down; a RemoteObject is for the calls of a messenger");
   return send_completing(path.fabric(), path.rank(), path.thread(), end, std::move(completions),
                          [&](CallEnd& connected) {
-                           const auto& kept = owned(call);
-                           return path.template send<Options>(OutgoingCallView::of(kept),
-                                                              connected);
+                           const auto& owning = owned(call);
+                           return path.template send<Options>(OutgoingCall::of(owning), connected);
                          });
 }
 
@@ -328,9 +327,9 @@ template <typename Options, typename P, typename F, typename T, typename Given, 
 template <typename Options, typename P, typename F, typename... Args>
 [[nodiscard]] auto issue_async_call(const P& path, const F& function, Args&&... arguments) {
   require_only_when_full<Options>();
-  static_assert(kIsCompletion<F> || !(kIsCompletion<Args> || ...),
-                "cariama: async_call takes no completion: its Future is one");
-  if constexpr (!require_function<F>()) {
+  constexpr bool kCompleted = !kIsCompletion<F> && (kIsCompletion<Args> || ...);
+  static_assert(!kCompleted, "cariama: async_call takes no completion: its Future is one");
+  if constexpr (!require_function<F>() || kCompleted) {
     return Future<void>();
   } else {
     const auto made = make_call(function, std::forward<Args>(arguments)...);
@@ -341,7 +340,7 @@ template <typename Options, typename P, typename F, typename... Args>
     CallEnd end;
     end.consumed = EventReceiver(state);
     end.result_to_consumed = true;
-    const CallResult sent = path.template send<Options>(OutgoingCallView::of(call), end);
+    const CallResult sent = path.template send<Options>(OutgoingCall::of(call), end);
     if (!sent.ok()) state->finish(sent.status(), {});
     return FutureAccess::of(std::move(state));
   }
@@ -407,7 +406,7 @@ template <typename Options, typename P, typename F, typename... Given>
   const PulledCall<std::decay_t<F>, Options::kPulling> call(function, *named);
   if constexpr (sizeof...(Given) == 0) {
     require_no_notification<Options>();
-    return path.template send<Options>(OutgoingCallView::of(call), end);
+    return path.template send<Options>(OutgoingCall::of(call), end);
   } else {
     auto completions = completions_of<Options>(std::forward<Given>(given)...);
     static_assert(!std::is_same_v<decltype(completions.consumed), RemoteObject<Synchronizer>*>,

@@ -177,8 +177,8 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   // Runs at most `most` calls that have arrived for the calling worker thread, whatever its
   // CallConsumer is. If there are none, or if there are no service threads, polls the devices once
   // for new calls. Does not wait. But while calls arrive faster than they run, it returns only
-  // after `most` calls. Returns the number of calls that ran. A thread that is no worker only
-  // polls, and gets 0; so does a thread that is inside a call.
+  // after `most` calls. Returns the number of calls that ran. In a thread that is no worker, or
+  // that is inside a call, only polls, and returns 0.
   size_t process_calls(size_t most = SIZE_MAX);
   // Does the work of the service threads once: receives messages, sends deferred calls, detects
   // failed peers. Without service threads, a thread that computes for a long time calls it now and
@@ -216,7 +216,8 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   // and not run.) The job ends without processes that have failed, and the result is
   // then OK. Errors: DEADLINE_EXCEEDED (the text names the processes that did not call finalize()
   // in time, or says that calls have not run; this process may call it again), UNAVAILABLE
-  // (the others consider this process failed, and the job ends without it), those of the bootstrap.
+  // (the other processes consider this process failed, and the job ends without it), those of the
+  // bootstrap.
   [[nodiscard]] absl::Status finalize(Deadline deadline);
 
   // Returns true if finalize() has detected the end of the job: no call is accepted any more.

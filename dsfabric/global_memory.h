@@ -80,7 +80,8 @@ template <typename T>
 template <typename T>
 class global_ptr {  // NOLINT(readability-identifier-naming)
  public:
-  static_assert(std::is_trivially_copyable_v<T>, "global memory holds plain data");
+  static_assert(std::is_trivially_copyable_v<T>,
+                "cariama: global memory holds trivially copyable values");
   using element_type = T;
 
   global_ptr() = default;

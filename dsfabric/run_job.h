@@ -60,14 +60,15 @@ template <std::invocable<ThreadContext&> Body>
 [[nodiscard]] int run_job(const JobOptions& options, int argc, const char* const* argv,
                           Body&& body) {
   using Result = std::invoke_result_t<Body&, ThreadContext&>;
-  static_assert(std::is_void_v<Result> || std::constructible_from<absl::Status, Result>,
+  constexpr bool kStatus = std::constructible_from<absl::Status, Result>;
+  static_assert(std::is_void_v<Result> || kStatus,
                 "cariama: the body of run_job() returns nothing or an absl::Status");
   return internal::run_job_body(options, argc, argv, [&](ThreadContext& self) -> absl::Status {
-    if constexpr (std::is_void_v<Result>) {
+    if constexpr (kStatus) {
+      return absl::Status(body(self));
+    } else {
       body(self);
       return absl::OkStatus();
-    } else {
-      return absl::Status(body(self));
     }
   });
 }

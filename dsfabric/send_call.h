@@ -74,12 +74,12 @@ namespace internal {
 // used with kService only.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT CallResult send_call(Fabric& fabric, Rank rank,
                                                            ThreadId thread,
-                                                           const OutgoingCallView& call,
+                                                           const OutgoingCall& call,
                                                            WhenFull when_full);
 // Sends one encoded call to `thread` (kService: to the service of process `rank`), and notifies the
 // objects of `end` (CallEnd in call_forms.h) when the call is transmitted and when it has ended.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT CallResult send_call(Fabric& fabric, Rank rank,
-                                                           ThreadId thread, OutgoingCallView call,
+                                                           ThreadId thread, OutgoingCall call,
                                                            WhenFull when_full, CallEnd& end);
 
 // Writes memory of this process into memory of `rank`. Calls that are sent afterwards find the
@@ -105,11 +105,11 @@ class SendPath {
   }
   template <typename Options, typename Call>
   [[nodiscard]] CallResult send(const Call& call) const {
-    const auto& kept = owned(call);
-    return send_call(fabric_, rank_, thread_, OutgoingCallView::of(kept), Options::kWhenFull);
+    const auto& owning = owned(call);
+    return send_call(fabric_, rank_, thread_, OutgoingCall::of(owning), Options::kWhenFull);
   }
   template <typename Options>
-  [[nodiscard]] CallResult send(const OutgoingCallView& call, CallEnd& end) const {
+  [[nodiscard]] CallResult send(const OutgoingCall& call, CallEnd& end) const {
     return send_call(fabric_, rank_, thread_, call, Options::kWhenFull, end);
   }
   [[nodiscard]] absl::Status prepare() const { return check_destination(fabric_, rank_, thread_); }

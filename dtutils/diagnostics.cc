@@ -12,7 +12,7 @@
 #include <mutex>
 #include <utility>
 
-#include "dtutils/file_descriptor.h"
+#include "dtutils/internal/file_descriptor.h"
 #include "dtutils/internal/shared_diagnostics.h"
 
 namespace cariama {

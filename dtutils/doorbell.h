@@ -94,16 +94,16 @@ struct CARIAMA_DTUTILS_EXPORT Machine {
 template <typename On>
 class BasicDoorbell {
  public:
-  // Called by a sleeper (S1). Returns the ticket for wait(). The doorbell stays armed until a
-  // ringer disarms it, also if no thread sleeps any more: that costs one unneeded ring.
+  // Called by a sleeper (S1). Returns the value that wait() expects. The doorbell stays armed until
+  // a ringer disarms it, also if no thread sleeps any more: that costs one unneeded ring.
   [[nodiscard]] uint32_t arm() {
-    const uint32_t ticket = word_.fetch_or(kArmed, std::memory_order_seq_cst) | kArmed;
+    const uint32_t expected = word_.fetch_or(kArmed, std::memory_order_seq_cst) | kArmed;
     On::full_fence();
-    return ticket;
+    return expected;
   }
-  // Called by a sleeper (S3): sleeps unless the doorbell was rung since arm() returned `ticket`.
+  // Called by a sleeper (S3): sleeps unless the doorbell was rung since arm() returned `expected`.
   // Spurious returns are possible.
-  void wait(uint32_t ticket, typename On::Until deadline) { On::wait(word_, ticket, deadline); }
+  void wait(uint32_t expected, typename On::Until deadline) { On::wait(word_, expected, deadline); }
 
   // Called by a ringer, after it has made the condition true (R2): wakes all sleepers that have
   // armed the doorbell. Returns true if there may have been one. The write that makes the condition
@@ -132,7 +132,7 @@ class BasicDoorbell {
 
  private:
   // Bit 0: armed. The other bits count the rings. A ring adds 1 to an armed word. The word has the
-  // value of a ticket again only after 2^31 rings.
+  // same value again only after 2^31 rings.
   static constexpr uint32_t kArmed = 1;
 
   bool disarm() {
@@ -230,12 +230,12 @@ class CARIAMA_DTUTILS_EXPORT Sleeper {
 class CARIAMA_DTUTILS_EXPORT DoorbellSleeper final : public Sleeper {
  public:
   explicit DoorbellSleeper(Doorbell& doorbell) : doorbell_(doorbell) {}
-  void arm() override { ticket_ = doorbell_.arm(); }
-  void wait(Deadline deadline) override { doorbell_.wait(ticket_, deadline); }
+  void arm() override { expected_ = doorbell_.arm(); }
+  void wait(Deadline deadline) override { doorbell_.wait(expected_, deadline); }
 
  private:
   Doorbell& doorbell_;
-  uint32_t ticket_ = 0;
+  uint32_t expected_ = 0;
 };
 
 }  // namespace cariama

@@ -30,7 +30,8 @@ namespace cariama {
 // Publishes a plain value through Exchange::put, with its errors.
 template <typename T>
 [[nodiscard]] absl::Status put_value(Exchange& exchange, std::string_view key, const T& value) {
-  static_assert(std::is_trivially_copyable_v<T>, "put_value() needs a trivially copyable type");
+  static_assert(std::is_trivially_copyable_v<T>,
+                "cariama: put_value() takes a trivially copyable value");
   return exchange.put(key, std::string_view(reinterpret_cast<const char*>(&value), sizeof value));
 }
 
@@ -40,7 +41,8 @@ template <typename T>
 template <typename T>
 [[nodiscard]] absl::StatusOr<T> get_value(Exchange& exchange, int rank, std::string_view key,
                                           Exchange::Deadline deadline) {
-  static_assert(std::is_trivially_copyable_v<T>, "get_value() needs a trivially copyable type");
+  static_assert(std::is_trivially_copyable_v<T>,
+                "cariama: get_value() returns a trivially copyable value");
   absl::StatusOr<std::string> bytes = exchange.get(rank, key, deadline);
   if (!bytes.ok()) return bytes.status();
   if (bytes->size() != sizeof(T)) {

@@ -25,10 +25,10 @@
 #include "absl/strings/str_join.h"
 #include "dtutils/doorbell.h"
 #include "dtutils/error.h"
-#include "dtutils/exchange_client.h"
-#include "dtutils/exchange_server.h"
-#include "dtutils/file_descriptor.h"
 #include "dtutils/internal/child_status.h"
+#include "dtutils/internal/exchange_client.h"
+#include "dtutils/internal/exchange_server.h"
+#include "dtutils/internal/file_descriptor.h"
 #include "dtutils/internal/shared_diagnostics.h"
 #include "dtutils/trace.h"
 

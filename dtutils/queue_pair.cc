@@ -67,6 +67,6 @@ absl::Status to_status(const PostResult& result, std::string_view peer) {
                     explanation.remedy);
 }
 
-bool QueuePair::open_window(RemoteKey /*key*/, WriteWindow& /*window*/) { return false; }
+bool QueuePair::open_direct_writer(RemoteKey /*key*/, DirectWriter& /*writer*/) { return false; }
 
 }  // namespace cariama

@@ -191,13 +191,13 @@ struct ConnectOptions {
 enum class QueuePairState : uint8_t { kUnconnected, kConnected, kError };
 
 // A region of the peer into which this process stores WRITEs itself, without a request. For code
-// that issues many small WRITEs (Transmitter). QueuePair::open_window() sets it.
+// that issues many small WRITEs (Transmitter). QueuePair::open_direct_writer() sets it.
 //
 // Thread-compatible: one thread at a time. Copyable. Requires: it is not used after its queue pair
 // was destroyed.
-class WriteWindow {
+class DirectWriter {
  public:
-  // How this process reaches the region. Filled by the transport that opens the window.
+  // How this process reaches the region. Filled by the transport that makes the writer.
   struct Mapping {
     uint64_t key = 0;
     uint64_t base = 0;    // in the owner's addresses
@@ -212,14 +212,14 @@ class WriteWindow {
     void (*copy)(std::byte* to, const std::byte* from, size_t bytes) = nullptr;
   };
 
-  // Creates an empty window: write() returns false.
-  WriteWindow() = default;
+  // Creates an empty writer: write() returns false.
+  DirectWriter() = default;
   // Requires: all pointers of `mapping` are valid as long as the queue pair lives.
-  explicit WriteWindow(const Mapping& mapping) : at_(mapping) {}
+  explicit DirectWriter(const Mapping& mapping) : at_(mapping) {}
 
   // Executes one unsignaled WRITE of [local, local + bytes) to `address` of the region of `key`.
   // Returns true if it was executed: the operation counts as posted, and the local buffer may be
-  // reused. Returns false if nothing was done: the window has another key, the bytes leave the
+  // reused. Returns false if nothing was done: the writer has another key, the bytes leave the
   // region, the registration has ended, or the queue pair is not connected or has operations that
   // wait. Then post_send() posts the WRITE or reports the error. Does not block.
   [[nodiscard, gnu::always_inline]] bool write(const std::byte* local, uint64_t bytes,
@@ -244,7 +244,7 @@ class WriteWindow {
   }
 
  private:
-  // The words that an empty window compares. They differ.
+  // The words that an empty writer compares. They differ.
   static constexpr std::atomic<uint64_t> kClosed[2]{0, 1};
 
   Mapping at_{.state = &kClosed[0], .usable = &kClosed[1]};
@@ -293,10 +293,10 @@ class CARIAMA_DTUTILS_EXPORT QueuePair {
     return post_send(std::span(&request, 1));
   }
 
-  // Sets `window` to the region of `key`, if this process can store into it directly (shm, mapped
+  // Sets `writer` to the region of `key`, if this process can store into it directly (shm, mapped
   // memory, remote write access) and this process has accessed the region before. Returns false,
-  // and leaves `window` as it was, otherwise. Does not block.
-  [[nodiscard]] virtual bool open_window(RemoteKey key, WriteWindow& window);
+  // and leaves `writer` as it was, otherwise. Does not block.
+  [[nodiscard]] virtual bool open_direct_writer(RemoteKey key, DirectWriter& writer);
 
   // Posts receives. With a shared receive queue it returns kUnsupported. Does not block.
   [[nodiscard]] virtual PostResult post_receive(std::span<const ReceiveRequest> requests) = 0;

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <utility>
 
-#include "dtutils/json.h"
+#include "dtutils/internal/json.h"
 
 namespace cariama {
 

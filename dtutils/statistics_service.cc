@@ -22,7 +22,7 @@
 #include <vector>
 
 #include "dtutils/error.h"
-#include "dtutils/file_descriptor.h"
+#include "dtutils/internal/file_descriptor.h"
 #include "dtutils/internal/socket_errors.h"
 #include "dtutils/internal/start_thread.h"
 

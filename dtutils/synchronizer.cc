@@ -43,12 +43,14 @@ class Synchronizer::WordSleeper final : public Sleeper {
   explicit WordSleeper(Synchronizer& synchronizer) : state_(synchronizer.state_) {}
   // The flag stays set, because another thread may sleep too. This costs at most one unneeded
   // futex_wake.
-  void arm() override { ticket_ = state_.fetch_or(kSleeper, std::memory_order_acq_rel) | kSleeper; }
-  void wait(Deadline deadline) override { internal::futex_wait(&state_, ticket_, deadline); }
+  void arm() override {
+    expected_ = state_.fetch_or(kSleeper, std::memory_order_acq_rel) | kSleeper;
+  }
+  void wait(Deadline deadline) override { internal::futex_wait(&state_, expected_, deadline); }
 
  private:
   std::atomic<uint32_t>& state_;
-  uint32_t ticket_ = 0;
+  uint32_t expected_ = 0;
 };
 
 absl::Status Synchronizer::wait_without_polling(Deadline deadline) {

@@ -27,10 +27,10 @@
 
 #include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
-#include "dtutils/file_descriptor.h"
+#include "dtutils/internal/file_descriptor.h"
+#include "dtutils/internal/json.h"
 #include "dtutils/internal/trace_clock.h"
 #include "dtutils/internal/trace_observer.h"
-#include "dtutils/json.h"
 
 namespace cariama {
 namespace internal {

@@ -307,7 +307,7 @@ Transmitter::Transmitter(Transmitter&& other) noexcept
       fast_bytes_(other.fast_bytes_),
       inline_bytes_(other.inline_bytes_),
       full_queue_(other.full_queue_),
-      window_(other.window_),
+      direct_writer_(other.direct_writer_),
       copied_range_(other.copied_range_) {}
 
 Transmitter& Transmitter::operator=(Transmitter&& other) noexcept {
@@ -497,9 +497,9 @@ absl::Status Transmitter::write_elsewhere(RDMAMemory& local, uint64_t offset, ui
                                           RemoteKey remote_key, Synchronizer* done) {
   if (done == nullptr && local.region(domain_) != nullptr &&
       fits(local, offset, bytes, {remote_address, remote_length, remote_key}) &&
-      queue_pair_->open_window(remote_key, window_)) {
+      queue_pair_->open_direct_writer(remote_key, direct_writer_)) {
     copied_range_ = local.range();
-    if (window_.write(local.get_buffer() + offset, bytes, remote_address, remote_key)) {
+    if (direct_writer_.write(local.get_buffer() + offset, bytes, remote_address, remote_key)) {
       count_stored(bytes);
       return absl::OkStatus();
     }

@@ -18,7 +18,7 @@
 //
 // Cost: sizeof(TransmitQueue) and sizeof(Transmitter) are checked below. Each lane (the state of
 // one thread) takes 256 bytes, and 32 bytes per signaled operation in flight (16 records
-// initially). A WRITE without a Synchronizer that this process can store itself (WriteWindow) is
+// initially). A WRITE without a Synchronizer that this process can store itself (DirectWriter) is
 // complete on return and takes no slot. Otherwise a transfer costs, on the fast path, one post and
 // no atomic read-modify-write, and one transfer in depth/4 (with several threads: in
 // depth/(8 * threads)) takes credits from the shared counter and is signaled.
@@ -285,7 +285,7 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
     // Fast path, where this process can store the data itself. The WRITE is complete on return, so
     // it takes no slot of the send queue and no credit, and the buffer needs no tag.
     if (done != nullptr || local.range() != copied_range_ || !fits(local, offset, bytes, remote) ||
-        !window_.write(local.get_buffer() + offset, bytes, remote.address, remote.key))
+        !direct_writer_.write(local.get_buffer() + offset, bytes, remote.address, remote.key))
         [[unlikely]] {
       return write_elsewhere(local, offset, bytes, remote.address, remote.length, remote.key, done);
     }
@@ -405,7 +405,7 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
     return !__builtin_add_overflow(offset, bytes, &end) && end <= local.size() &&
            bytes <= remote.length;
   }
-  // A WRITE for which window_ is not open. Opens it if it can be.
+  // A WRITE that direct_writer_ does not serve. Makes direct_writer_ serve its region if it can.
   //
   // This function and transfer() take the locator's fields one by one, so that write() need not
   // store a locator to memory for the call.
@@ -417,7 +417,7 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
                                       uint64_t remote_length, RemoteKey remote_key,
                                       Synchronizer* done);
 
-  // Counts a WRITE that window_ has executed. A thread that only writes polls here: once in
+  // Counts a WRITE that direct_writer_ has executed. A thread that only writes polls here: once in
   // kStoresPerPoll.
   void count_stored(uint64_t bytes) {
     TransmitQueue::Lane& lane = *lane_;
@@ -482,7 +482,7 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
   // memory that was found to be registered with domain_. A store needs no local key, so a WRITE may
   // be stored that post_send() would refuse: from a handle whose buffer lies outside of its
   // registration, or if a freed registration's address belongs to one of another domain.
-  WriteWindow window_;
+  DirectWriter direct_writer_;
   const RegisteredRange* copied_range_ = nullptr;
 };
 static_assert(sizeof(Transmitter) == 128);

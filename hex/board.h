@@ -194,11 +194,10 @@ static_assert(sizeof(BasicBoard<10>) == 176);
 [[nodiscard]] std::optional<Move> parse_cell(std::string_view text, int cols, int rows);
 
 // mirrored(): the cell mirrored at the long diagonal of a square board; this exchanges the roles of
-// the colours. turned(): the cell after a rotation of the board by 180 degrees; the roles stay.
+// the colours.
 constexpr Move mirrored(Move cell, int side) {
   return static_cast<Move>((cell % side) * side + cell / side);
 }
-constexpr Move turned(Move cell, int cells) { return static_cast<Move>(cells - 1 - cell); }
 
 }  // namespace cariama::hex
 

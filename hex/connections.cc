@@ -36,7 +36,7 @@ class ConnectionSearch {
     begin(board);
     for (size_t at = 0; at < queue_.size() && at < static_cast<size_t>(effort); ++at) {
       const Found found = queue_[at];
-      if (!still_kept(found)) continue;
+      if (!still_known(found)) continue;
       follow(found);
       if (!fulls(0, 1).empty()) break;
     }
@@ -181,7 +181,7 @@ class ConnectionSearch {
     }
     queue_.push_back({group, point, set});
   }
-  [[nodiscard]] bool still_kept(const Found& found) {
+  [[nodiscard]] bool still_known(const Found& found) {
     const std::span<const Set> known = fulls(found.group, found.point);
     return std::find(known.begin(), known.end(), found.set) != known.end();
   }

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "absl/status/statusor.h"
-#include "dtutils/file_descriptor.h"
+#include "dtutils/internal/file_descriptor.h"
 #include "dtutils/internal/guardian.h"
 #include "hex/gtp_text.h"
 

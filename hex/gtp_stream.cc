@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "dtutils/error.h"
-#include "dtutils/file_descriptor.h"
+#include "dtutils/internal/file_descriptor.h"
 #include "dtutils/internal/start_thread.h"
 
 namespace cariama::hex {

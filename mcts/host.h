@@ -112,7 +112,7 @@ struct HostOptions {
   uint32_t threads = 1;
   Aggregation aggregation = Aggregation::kTraditional;
   // Rank 0: time in which a process has to answer a command of a search. Then this search and all
-  // later ones go on without the process, as after its death; its serve() returns UNAVAILABLE. A
+  // later searches run without the process, as after its death; its serve() returns UNAVAILABLE. A
   // function of the game or of an evaluator must not take longer. (The fabric does not consider the
   // process dead: see FabricOptions::lease.)
   std::chrono::milliseconds patience{10'000};
@@ -150,7 +150,7 @@ class CARIAMA_MCTS_EXPORT Host {
   [[nodiscard]] uint64_t dead_set_hash() const;
 
   // Called by worker 0 of each rank other than 0. Blocks and works until rank 0 calls end().
-  // Returns UNAVAILABLE if rank 0 dies, or goes on without this process. Throws an exception that a
+  // Returns UNAVAILABLE if rank 0 dies, or has left out this process. Throws an exception that a
   // function of the game throws in a worker of this process, as step() and work_until() do. Then
   // this process cannot complete the search: destroy the host.
   [[nodiscard]] absl::Status serve();
@@ -270,7 +270,7 @@ class CARIAMA_MCTS_EXPORT Host {
   std::atomic<bool> failed_{false};  // another worker's work(), or a call, has thrown
   std::exception_ptr failure_;       // its exception. Written before failed_, once
   bool ended_ = false;
-  bool left_out_ = false;                 // rank 0 goes on without this process
+  bool left_out_ = false;                 // by rank 0
   std::vector<Rank> left_out_by_rank_0_;  // not yet marked as dead. Used by worker 0
   std::function<void()> unended_;
   std::atomic<uint64_t> deaths_{0};  // number of processes that are marked as dead

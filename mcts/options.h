@@ -252,7 +252,7 @@ CARIAMA_MCTS_EXPORT void throw_if_invalid(const SearchOptions& options);
 
 // The search ends at the first limit that is reached, when the outcome of the root is proved, when
 // `stop` of Search::run() is set, or at 1879048192 visits of the root, with those of earlier
-// searches of a kept tree. Without a limit only the last three end it.
+// searches of the same tree. Without a limit only the last three end it.
 struct SearchLimits {
   double seconds = 0;       // 0: no limit; less than 0: no time is left, the search ends at once
   uint64_t iterations = 0;  // 0: no limit

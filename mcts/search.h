@@ -18,7 +18,7 @@
 //     its parent, and per exchange of counts between a copied node and its owner (copies.h).
 //   - 2 (P - 1) per command of rank 0: requests and answers.
 //   - Begin of a search: 6 (P - 1), one command and the copies of the root. One command more if the
-//     position is not the root of the kept tree: 8 (P - 1).
+//     position is not the root of the tree that exists: 8 (P - 1).
 //   - End of a search: at least 7 commands, 14 (P - 1), and one per copy for its last counts.
 //   - advance(): at least 4 (P - 1), and one per freed node whose parent is in another process. 2
 //     more if the new root is in another process.

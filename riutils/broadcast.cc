@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "dsfabric/buffer_pull.h"
-#include "dsfabric/call_failures.h"
-#include "dsfabric/call_source.h"
+#include "dsfabric/internal/call_failures.h"
+#include "dsfabric/internal/call_source.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/peer_remedy.h"
@@ -380,8 +380,8 @@ absl::Status BroadcastRoute::forward(Rank rank, const BroadcastPart& part,
         receive_broadcast(part, std::move(bytes), route);
       },
       payload);
-  const auto& kept = owned(call);
-  return send(rank, OutgoingCallView::of(kept)).status();
+  const auto& owning = owned(call);
+  return send(rank, OutgoingCall::of(owning)).status();
 }
 
 std::shared_ptr<void> add_broadcast_route(ThreadContext& thread, BroadcastRoute& route) {

@@ -104,7 +104,7 @@ class CARIAMA_RIUTILS_EXPORT BroadcastRoute {
 
  protected:
   // Sends a call to a worker of process `rank`, and publishes it. Never waits for room.
-  [[nodiscard]] virtual CallResult send(Rank rank, const OutgoingCallView& call) = 0;
+  [[nodiscard]] virtual CallResult send(Rank rank, const OutgoingCall& call) = 0;
 
  private:
   const uint32_t kind_;

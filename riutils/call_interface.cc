@@ -4,8 +4,8 @@
 
 namespace cariama::internal {
 
-CallResult send_on_channel(OutgoingChannel& channel, OutgoingCallView call, WhenNoRoom when,
-                           bool batch, CallEnd& end) {
+CallResult send_on_channel(OutgoingChannel& channel, OutgoingCall call, WhenNoRoom when, bool batch,
+                           CallEnd& end) {
   Fabric& fabric = channel.fabric();
   const Rank rank = channel.rank();
   absl::Status there = check_destination(fabric, rank, channel.destination());

@@ -69,9 +69,8 @@ class ChannelAccess {
 
 // Sends a call and notifies the objects of `end` (call_forms.h).
 [[nodiscard]] CARIAMA_RIUTILS_EXPORT CallResult send_on_channel(OutgoingChannel& channel,
-                                                                OutgoingCallView call,
-                                                                WhenNoRoom when, bool batch,
-                                                                CallEnd& end);
+                                                                OutgoingCall call, WhenNoRoom when,
+                                                                bool batch, CallEnd& end);
 
 // The one-sided path (call_forms.h). Sender: a messenger or an aggregator.
 template <typename Sender>
@@ -88,7 +87,7 @@ class ChannelPath {
     return Access::sender(sender_).template send<Access::kBatch>(call, when<Options>());
   }
   template <typename Options>
-  [[nodiscard]] CallResult send(const OutgoingCallView& call, CallEnd& end) const {
+  [[nodiscard]] CallResult send(const OutgoingCall& call, CallEnd& end) const {
     return send_on_channel(channel(), call, when<Options>(), Access::kBatch, end);
   }
   [[nodiscard]] absl::Status prepare() const { return sender_.setup(); }

@@ -107,7 +107,7 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
   // Sends a call of any form; the slow path of send(). If the result is OK, `transmitted` is
   // completed when the call has been published, or with an error if that has become impossible; it
   // may have been moved from. If the result is an error, `transmitted` is unchanged.
-  [[nodiscard]] virtual CallResult send_slowly(const OutgoingCallView& call, WhenNoRoom when,
+  [[nodiscard]] virtual CallResult send_slowly(const OutgoingCall& call, WhenNoRoom when,
                                                bool batch, EventReceiver& transmitted) = 0;
 
   // Publishes the batch. Never waits for the receiver. Deferred calls stay deferred.
@@ -120,7 +120,7 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
   ~ChannelSender() = default;
 
   // Called when a batched call does not fit before batch_end_.
-  [[nodiscard]] virtual CallResult batch_slowly(const OutgoingCallView& call, WhenNoRoom when) = 0;
+  [[nodiscard]] virtual CallResult batch_slowly(const OutgoingCall& call, WhenNoRoom when) = 0;
   // Called after the store that publishes the calls in [first, next), if *doorbell_ is armed.
   [[nodiscard]] virtual CallResult published_slowly(std::byte* first, std::byte* next) = 0;
 
@@ -161,10 +161,10 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
                                     const Call&>;
   template <bool kBatch, typename Call>
   [[gnu::noinline, gnu::cold]] CallResult send_out_of_line(Passed<Call> call, WhenNoRoom when) {
-    const auto& kept = owned(call);
-    if constexpr (kBatch) return batch_slowly(OutgoingCallView::of(kept), when);
+    const auto& owning = owned(call);
+    if constexpr (kBatch) return batch_slowly(OutgoingCall::of(owning), when);
     EventReceiver nothing;
-    return send_slowly(OutgoingCallView::of(kept), when, false, nothing);
+    return send_slowly(OutgoingCall::of(owning), when, false, nothing);
   }
   [[gnu::noinline, gnu::cold]] CallResult published_out_of_line(std::byte* first, std::byte* next) {
     return published_slowly(first, next);

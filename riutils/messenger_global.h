@@ -190,7 +190,7 @@ class BasicGlobal : private internal::AddressedCalls {
         : internal::BroadcastRoute(Channel::kRouteKind), global_(global) {}
 
    private:
-    [[nodiscard]] CallResult send(Rank rank, const OutgoingCallView& call) override {
+    [[nodiscard]] CallResult send(Rank rank, const OutgoingCall& call) override {
       ThreadContext& thread = global_.thread_;
       auto& calls = global_[thread.fabric().thread_of(rank, thread.index())];
       using Access = internal::ChannelAccess<std::remove_reference_t<decltype(calls)>>;

@@ -17,7 +17,7 @@ namespace {
 // The closure of the first hop.
 struct Carried {
   const internal::RoutedHead head;
-  const OutgoingCallView& call;
+  const OutgoingCall& call;
 
   static void write(const void* self, std::byte* at) {
     const auto& [head, call] = *static_cast<const Carried*>(self);
@@ -88,7 +88,7 @@ ThreadId RoutedAggregator::next_hop(ThreadId destination) { return route_to(dest
 
 // ---- Calls with reports ------------------------------------------------------------------------
 
-CallResult RoutedAggregator::send_reporting(ThreadId destination, const OutgoingCallView& call,
+CallResult RoutedAggregator::send_reporting(ThreadId destination, const OutgoingCall& call,
                                             internal::WhenNoRoom when, internal::CallEnd& end) {
   Route& route = route_to(destination);
   internal::OutgoingChannel& channel = Access::channel(route.calls);
@@ -96,10 +96,10 @@ CallResult RoutedAggregator::send_reporting(ThreadId destination, const Outgoing
     return internal::send_on_channel(channel, call, when, Access::kBatch, end);
   }
   const Carried carried{{internal::RoutedHead::name(destination, order_), call.id.value}, call};
-  OutgoingCallView view{.id = call.id.value == 0 ? call.id : internal::routed_function(),
-                        .closure_bytes = sizeof carried.head + call.closure_bytes,
-                        .call = &carried,
-                        .write_call = &Carried::write};
+  OutgoingCall view{.id = call.id.value == 0 ? call.id : internal::routed_function(),
+                    .closure_bytes = sizeof carried.head + call.closure_bytes,
+                    .call = &carried,
+                    .write_call = &Carried::write};
   const Rank rank = fabric_.rank_of(destination);
   const Rank router = fabric_.rank_of(route.to);
   if (absl::Status expected = end.expect(fabric_, rank, view, router); !expected.ok()) {

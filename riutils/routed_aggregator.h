@@ -57,8 +57,8 @@
 // Termination. A TerminationDetector and Fabric::finalize() count calls on both hops: a call counts
 // as begun on the second hop before it has ended on the first.
 //
-// Failures. If a router dies, calls that it had not forwarded are lost, and later calls by this
-// route get UNAVAILABLE with its name, and so do flush() and shutdown(). The calls that it had
+// Failures. If a router dies, calls that it had not forwarded are lost. Later calls by this route,
+// flush() and shutdown() return UNAVAILABLE with its name. The calls that it had
 // published run; calls by other routes are not affected. A route is never replaced during the life
 // of an object, since calls could overtake others. A new object chooses routers among the processes
 // that live. If a destination dies, its router tells the senders: later calls to it, flush() and
@@ -312,7 +312,7 @@ class CARIAMA_RIUTILS_EXPORT RoutedAggregator : private internal::AddressedCalls
       return owner_.send(destination_, call, when<Options>());
     }
     template <typename Options>
-    [[nodiscard]] CallResult send(const OutgoingCallView& call, internal::CallEnd& end) const {
+    [[nodiscard]] CallResult send(const OutgoingCall& call, internal::CallEnd& end) const {
       return owner_.send_reporting(destination_, call, when<Options>(), end);
     }
 
@@ -346,7 +346,7 @@ class CARIAMA_RIUTILS_EXPORT RoutedAggregator : private internal::AddressedCalls
   }
 
   // Sends a call whose events are reported to the objects of `end`.
-  CallResult send_reporting(ThreadId destination, const OutgoingCallView& call,
+  CallResult send_reporting(ThreadId destination, const OutgoingCall& call,
                             internal::WhenNoRoom when, internal::CallEnd& end);
 
   // Routes are numbered. kDirect: by destination. kNode: by node, except the sender's node; then by

@@ -117,7 +117,7 @@ struct alignas(64) Cell {
 };
 static_assert(sizeof(Cell) == 128);
 
-// The contents of a request cell. All other values are tickets of thieves.
+// The contents of a request cell. All other values are request ids of thieves.
 inline constexpr uint64_t kOpen = 0;
 inline constexpr uint64_t kBlocked = 1;
 
@@ -490,7 +490,8 @@ struct PoolOptions {
   // Size in bytes to which create() raises the stack limit of the calling thread, if that is the
   // main thread and the limit is lower; at most to the hard limit (ulimit -Hs), without an error.
   // Above 128 MiB other mappings may lie below the stack: set ulimit -s before the program starts.
-  // Tasks nest on this stack.
+  // Tasks nest on this stack. A worker that waits in sync() runs stolen tasks above the waiting
+  // one, from any part of the tree, so it may need the stack of several paths of the tree.
   size_t stack_bytes = size_t{64} << 20;
   // The number of steal attempts that each worker records, from the first on
   // (TaskPool::take_attempts()).
@@ -503,7 +504,7 @@ struct PoolOptions {
   // DEADLINE_EXCEEDED, and every further run(). From 1 ms to 100 years.
   std::chrono::milliseconds timeout{30'000};
   // Time limit for the tasks of each run; 0: none. The worker leaves the run with DEADLINE_EXCEEDED
-  // when it is idle or waits in sync() and the time is over, also if another worker is stopped
+  // when it is idle or waits in sync() and the time has passed, also if another worker is stopped
   // (SIGSTOP) and never answers. A function of a task is not interrupted.
   std::chrono::milliseconds run_timeout{0};
 };

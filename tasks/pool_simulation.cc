@@ -26,7 +26,7 @@ absl::Status check_options(const PoolSimulationOptions& options) {
   if (options.steal != kStealHalf && (options.steal < 1 || options.steal > tasks::kMostParcels)) {
     return invalid("PoolSimulationOptions::steal is from 1 to 64, or kStealHalf");
   }
-  if (options.cluster.workers < 1 || options.cluster.workers >= 1 << tasks::kTicketRankBits) {
+  if (options.cluster.workers < 1 || options.cluster.workers >= 1 << tasks::kThiefBits) {
     return invalid("SimulationOptions::workers is from 1 to 2^24 - 1");
   }
   constexpr size_t kMost = size_t{1} << 27;

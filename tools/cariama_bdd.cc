@@ -26,7 +26,7 @@
 #include "bdd/reachability.h"
 #include "dsfabric/fabric.h"
 #include "dsfabric/launcher.h"
-#include "dtutils/json.h"
+#include "dtutils/internal/json.h"
 #include "dtutils/version.h"
 #include "tasks/start.h"
 #include "tools/program.h"

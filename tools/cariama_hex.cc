@@ -27,7 +27,7 @@
 #include "dsfabric/fabric.h"
 #include "dsfabric/launcher.h"
 #include "dtutils/error.h"
-#include "dtutils/json.h"
+#include "dtutils/internal/json.h"
 #include "dtutils/version.h"
 #include "hex/analysis.h"
 #include "hex/gtp_stream.h"

@@ -2,6 +2,7 @@
 #ifndef CARIAMA_BDD_INTERNAL_BYTE_READER_H_
 #define CARIAMA_BDD_INTERNAL_BYTE_READER_H_
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -14,7 +15,9 @@ namespace cariama::bdd::internal {
 
 class ByteReader {
  public:
-  ByteReader(std::string_view bytes, size_t offset) : bytes_(bytes), offset_(offset) {}
+  // An offset behind the end counts as the end.
+  ByteReader(std::string_view bytes, size_t offset)
+      : bytes_(bytes), offset_(std::min(offset, bytes.size())) {}
 
   [[nodiscard]] size_t offset() const { return offset_; }
   [[nodiscard]] size_t left() const { return bytes_.size() - offset_; }

@@ -17,7 +17,7 @@
 #include "bdd/bdd.h"
 #include "bdd/diagrams.h"
 #include "bdd/model_file.h"
-#include "dtutils/file_descriptor.h"
+#include "dtutils/internal/file_descriptor.h"
 
 namespace cariama::bdd::internal {
 

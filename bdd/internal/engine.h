@@ -13,8 +13,8 @@
 #include "bdd/edge.h"
 #include "bdd/internal/batch.h"
 #include "bdd/internal/host_memory.h"
-#include "bdd/node_table.h"
-#include "bdd/operation_cache.h"
+#include "bdd/internal/node_table.h"
+#include "bdd/internal/operation_cache.h"
 #include "dsfabric/fabric.h"
 
 namespace cariama::bdd::internal {

@@ -9,7 +9,7 @@
 
 #include "bdd/edge.h"
 #include "bdd/internal/index_map.h"
-#include "bdd/node_table.h"
+#include "bdd/internal/node_table.h"
 
 namespace cariama::bdd::internal {
 

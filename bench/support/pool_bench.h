@@ -28,8 +28,8 @@ class PoolBench {
   PoolBench(TaskWorkers& workers, const PoolOptions& options, PoolRun run, size_t matrix)
       : workers_(workers), options_(options), run_(std::move(run)), matrix_(matrix) {}
 
-  // One repetition: on one worker, unless all_only, and on `workers` workers if these are several.
-  // Ends the program if a result is not `expected`.
+  // Runs one repetition: with one worker, unless all_only; then with `workers` workers, if that is
+  // more than one. Ends the program if a result is not `expected`.
   void measure(int workers, bool all_only, const UtsCount& expected);
 
   // The measurements without pools, in seconds by repetition, with which the pool is compared.

@@ -10,7 +10,7 @@
 #include <cstring>
 
 #include "absl/strings/str_format.h"
-#include "dtutils/json.h"
+#include "dtutils/internal/json.h"
 
 namespace cariama::bench {
 namespace {

@@ -350,8 +350,8 @@ std::vector<double> bare_wakes(int samples, int64_t pause_ns) {
   std::thread sleeper([&] {
     pin(1, 2, 0, 1);
     for (int64_t last = 0; static_cast<int>(us.size()) < samples; last = sent.load()) {
-      const uint32_t ticket = doorbell.arm();
-      if (sent.load() == last) doorbell.wait(ticket, deadline_after(std::chrono::seconds(10)));
+      const uint32_t expected = doorbell.arm();
+      if (sent.load() == last) doorbell.wait(expected, deadline_after(std::chrono::seconds(10)));
       us.push_back(static_cast<double>(now_ns() - sent.load()) * 1e-3);
     }
   });

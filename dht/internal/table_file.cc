@@ -12,7 +12,7 @@
 
 #include "dht/table_layout.h"
 #include "dtutils/error.h"
-#include "dtutils/file_descriptor.h"
+#include "dtutils/internal/file_descriptor.h"
 
 namespace cariama::internal {
 namespace {
@@ -273,7 +273,8 @@ absl::StatusOr<uint64_t> write_table_file(const std::string& path, TableFileHead
   writer.add(of_body.value());
   if (absl::Status written = writer.write_buffer(); !written.ok()) return written;
   if (::fsync(file.get()) != 0) {
-    return make_errno_error(errno, ErrorScope::kProcess, "cannot flush " + path + " to its disk");
+    return make_errno_error(errno, ErrorScope::kProcess,
+                            "cannot write " + path + " to its disk (fsync)");
   }
   return header.keys;
 }

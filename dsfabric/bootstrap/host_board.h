@@ -12,7 +12,7 @@
 #include <memory>
 #include <vector>
 
-#include "dtutils/file_descriptor.h"
+#include "dtutils/internal/file_descriptor.h"
 #include "dtutils/registration/helper_board.h"
 
 namespace cariama::internal {

@@ -16,7 +16,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "dtutils/file_descriptor.h"
+#include "dtutils/internal/file_descriptor.h"
 #include "dtutils/wait.h"
 
 namespace cariama::internal {

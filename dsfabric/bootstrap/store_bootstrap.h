@@ -12,7 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dsfabric/bootstrap.h"
-#include "dtutils/exchange_client.h"
+#include "dtutils/internal/exchange_client.h"
 
 namespace cariama::internal {
 

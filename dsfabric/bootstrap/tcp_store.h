@@ -17,7 +17,7 @@
 #include "dsfabric/bootstrap/handshake.h"
 #include "dsfabric/bootstrap/sockets.h"
 #include "dsfabric/bootstrap/store_bootstrap.h"
-#include "dtutils/exchange_server.h"
+#include "dtutils/internal/exchange_server.h"
 
 namespace cariama::internal {
 

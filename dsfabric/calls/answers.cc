@@ -3,9 +3,9 @@
 #include <atomic>
 #include <cstdio>
 
-#include "dsfabric/call_failures.h"
 #include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/calls/running_call.h"
+#include "dsfabric/internal/call_failures.h"
 #include "dtutils/error.h"
 #include "dtutils/trace.h"
 
@@ -31,7 +31,7 @@ void Answers::write_outcome(uint32_t to, const NotifyTarget& target, CallOutcome
   }
 }
 
-absl::Status Answers::send_answer(uint32_t to, OutgoingCallView answer) {
+absl::Status Answers::send_answer(uint32_t to, OutgoingCall answer) {
   answer.is_answer = true;
   // Does not wait for credit: a service thread that reports a failure answers the calls that wait
   // for the failed process, and a waiting service thread returns no credits itself. An answer is
@@ -48,7 +48,7 @@ absl::Status Answers::send_result(uint32_t to, uint64_t handle, const std::strin
                       std::span(static_cast<const std::byte*>(bytes), size));
       },
       std::as_bytes(std::span(result)));
-  return send_answer(to, OutgoingCallView::of(complete));
+  return send_answer(to, OutgoingCall::of(complete));
 }
 
 absl::Status Answers::send_failure(uint32_t to, uint64_t handle, CallOutcome outcome,
@@ -59,8 +59,8 @@ absl::Status Answers::send_failure(uint32_t to, uint64_t handle, CallOutcome out
         answers_of(*here.fabric).complete(here.source, handle, outcome, type, text, {});
       },
       type, text);
-  const auto& kept = owned(complete);
-  return send_answer(to, OutgoingCallView::of(kept));
+  const auto& owning = owned(complete);
+  return send_answer(to, OutgoingCall::of(owning));
 }
 
 void Answers::answer(uint32_t to, const NotifyTarget* wanted, const IncomingCall& call,

@@ -79,7 +79,7 @@ class Answers {
   void for_slots(Function&& function);
   void write_outcome(uint32_t to, const NotifyTarget& target, CallOutcome outcome);
   [[nodiscard]] bool answer_in_slot(uint32_t to, uint64_t handle, const std::string& result);
-  [[nodiscard]] absl::Status send_answer(uint32_t to, OutgoingCallView answer);
+  [[nodiscard]] absl::Status send_answer(uint32_t to, OutgoingCall answer);
   [[nodiscard]] absl::Status send_result(uint32_t to, uint64_t handle, const std::string& result);
   [[nodiscard]] absl::Status send_failure(uint32_t to, uint64_t handle, CallOutcome outcome,
                                           const std::string& type, const std::string& text);

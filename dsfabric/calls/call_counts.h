@@ -6,7 +6,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "dsfabric/per_peer.h"
+#include "dsfabric/internal/per_peer.h"
 
 namespace cariama::internal {
 

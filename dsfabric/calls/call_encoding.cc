@@ -6,7 +6,7 @@
 #include <string_view>
 #include <typeinfo>
 
-#include "dsfabric/call_failures.h"
+#include "dsfabric/internal/call_failures.h"
 #include "dtutils/error.h"
 
 namespace cariama {

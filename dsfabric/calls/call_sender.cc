@@ -24,7 +24,7 @@ uint64_t begin_own_arrow(uint32_t rank) {
 
 }  // namespace
 
-absl::Status CallSender::send(uint32_t rank, uint32_t destination, const OutgoingCallView& call,
+absl::Status CallSender::send(uint32_t rank, uint32_t destination, const OutgoingCall& call,
                               WhenFull when_full) {
   const uint32_t threads = job_.threads();
   if (destination == kService) {
@@ -64,7 +64,7 @@ absl::Status CallSender::send(uint32_t rank, uint32_t destination, const Outgoin
 }
 
 absl::Status CallSender::send_remote(uint32_t rank, const MessageHeader& header,
-                                     const OutgoingCallView& call, WhenFull when_full) {
+                                     const OutgoingCall& call, WhenFull when_full) {
   auto connected = connection_of_this_thread(rank);
   if (!connected.ok()) return connected.status();
   Connection& connection = **connected;
@@ -111,7 +111,7 @@ absl::Status CallSender::send_remote(uint32_t rank, const MessageHeader& header,
 
 absl::StatusOr<Connection::Sent> CallSender::send_after_wait(Connection& connection,
                                                              const MessageHeader& header,
-                                                             const OutgoingCallView& call) {
+                                                             const OutgoingCall& call) {
   const TraceScope trace("dsfabric", "stall: no credit", "rank", connection.rank());
   const uint32_t index = workers_.this_worker();
   Connection::Sent sent = Connection::Sent::kNoCredit;
@@ -159,14 +159,14 @@ absl::Status CallSender::await_transfer(Connection& connection, Synchronizer& do
   return done.done() ? done.status() : transfer_failed(connection);
 }
 
-bool CallSender::reserve_buffer(const OutgoingCallView& call) {
+bool CallSender::reserve_buffer(const OutgoingCall& call) {
   const uint64_t bytes = sizeof(MessageHeader) + call.total();
   if (!call.is_answer) return workers_.buffered().reserve(bytes);
   workers_.buffered().add(bytes);
   return true;
 }
 
-absl::Status CallSender::send_local(const MessageHeader& header, const OutgoingCallView& call,
+absl::Status CallSender::send_local(const MessageHeader& header, const OutgoingCall& call,
                                     WhenFull when_full) {
   if (!reserve_buffer(call)) [[unlikely]] {
     credit_waits_.fetch_add(1, std::memory_order_relaxed);

@@ -56,7 +56,7 @@ class CallSender {
   // `rank`. Never blocks inside of a call. Errors: OUT_OF_RANGE (no such thread), INVALID_ARGUMENT
   // (too long), UNAVAILABLE (the peer is dead, or the fabric was finalized), RESOURCE_EXHAUSTED
   // (kFail; or deferred_bytes is used up).
-  [[nodiscard]] absl::Status send(uint32_t rank, uint32_t destination, const OutgoingCallView& call,
+  [[nodiscard]] absl::Status send(uint32_t rank, uint32_t destination, const OutgoingCall& call,
                                   WhenFull when_full = WhenFull::kRetry);
 
   [[nodiscard]] bool is_connected(uint32_t rank) const { return peers_.connected(rank) != nullptr; }
@@ -90,15 +90,15 @@ class CallSender {
 
  private:
   [[nodiscard]] absl::Status send_remote(uint32_t rank, const MessageHeader& header,
-                                         const OutgoingCallView& call, WhenFull when_full);
-  [[nodiscard]] absl::Status send_local(const MessageHeader& header, const OutgoingCallView& call,
+                                         const OutgoingCall& call, WhenFull when_full);
+  [[nodiscard]] absl::Status send_local(const MessageHeader& header, const OutgoingCall& call,
                                         WhenFull when_full);
   // Waits until the connection has credit for the message, and runs calls meanwhile.
   [[nodiscard]] absl::StatusOr<Connection::Sent> send_after_wait(Connection& connection,
                                                                  const MessageHeader& header,
-                                                                 const OutgoingCallView& call);
+                                                                 const OutgoingCall& call);
   // Reserves bytes for a call of this process to itself.
-  [[nodiscard]] bool reserve_buffer(const OutgoingCallView& call);
+  [[nodiscard]] bool reserve_buffer(const OutgoingCall& call);
   // Returns the error of a transfer that could not be posted, or that has failed.
   [[nodiscard]] absl::Status transfer_failed(Connection& connection);
 

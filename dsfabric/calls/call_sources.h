@@ -8,8 +8,8 @@
 #include <memory>
 #include <mutex>
 
-#include "dsfabric/call_source.h"
 #include "dsfabric/calls/workers.h"
+#include "dsfabric/internal/call_source.h"
 
 namespace cariama {
 class Fabric;

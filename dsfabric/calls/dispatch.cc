@@ -16,7 +16,7 @@ namespace cariama::internal {
 namespace {
 
 // The number of calls after which a consumer switches between messages and its CallSource. A thread
-// that serves several workers then goes on to the next worker.
+// that serves several workers then serves the next worker.
 constexpr size_t kTurn = 256;
 
 }  // namespace

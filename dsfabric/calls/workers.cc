@@ -133,9 +133,9 @@ void Workers::resume_finished() {
 
 uint32_t Workers::arm_calls(uint32_t index) {
   Worker& worker = at(index);
-  const uint32_t ticket = calls_[index].doorbell.arm();
+  const uint32_t expected = calls_[index].doorbell.arm();
   CallSource* const source = worker.source.load(std::memory_order_acquire);
-  if (source == nullptr) return ticket;
+  if (source == nullptr) return expected;
   Machine::fence_ringers();
   // If another thread is running the worker's calls, its senders stay disarmed: see
   // recheck_calls() and Worker::skipped.
@@ -143,7 +143,7 @@ uint32_t Workers::arm_calls(uint32_t index) {
     source->remote_sleepers().arm();
     worker.inbox.done();
   }
-  return ticket;
+  return expected;
 }
 
 bool Workers::recheck_calls(uint32_t index, bool if_in_use) {
@@ -163,16 +163,16 @@ void Workers::WaitSleeper::arm() {
       !(this_thread_consumes.workers == &workers_ && this_thread_consumes.index == index_);
   if (runs_calls_) {
     doorbell_ = &workers_.calls_[index_].doorbell;
-    ticket_ = workers_.arm_calls(index_);
+    expected_ = workers_.arm_calls(index_);
   } else {
     doorbell_ = index_ == kNoThread ? &workers_.bystanders_ : &workers_.at(index_).waits;
-    ticket_ = doorbell_->arm();
+    expected_ = doorbell_->arm();
   }
   static_cast<void>(workers_.waiters_.arm());
 }
 
 void Workers::HelperSleeper::arm() {
-  ticket_ = workers_.calls_[workers_.count()].doorbell.arm();
+  expected_ = workers_.calls_[workers_.count()].doorbell.arm();
   armed_.clear();
   for (uint32_t i = 0; i < workers_.count(); ++i) {
     // take_worker() stores the consumer, then rings for the helpers.
@@ -191,7 +191,7 @@ bool Workers::HelperSleeper::recheck() {
 
 void Workers::HelperSleeper::wait(Deadline deadline) {
   const TraceScope trace("dsfabric", "sleep");
-  workers_.calls_[workers_.count()].doorbell.wait(ticket_, deadline);
+  workers_.calls_[workers_.count()].doorbell.wait(expected_, deadline);
 }
 
 void Workers::notify_waiters() {

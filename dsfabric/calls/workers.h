@@ -16,9 +16,9 @@
 
 #include "absl/status/status.h"
 #include "dsfabric/bootstrap/fabric_job.h"
-#include "dsfabric/call_source.h"
 #include "dsfabric/calls/call_counts.h"
 #include "dsfabric/fabric_options.h"
+#include "dsfabric/internal/call_source.h"
 #include "dsfabric/peers/byte_budget.h"
 #include "dsfabric/peers/connection.h"
 #include "dsfabric/peers/fabric_memory.h"
@@ -177,8 +177,8 @@ class Workers {
     Doorbell doorbell;
   };
   void resume_finished();
-  // Arms the doorbells of all senders of calls to worker `index`. Returns the ticket of the
-  // worker's own one.
+  // Arms the doorbells of all senders of calls to worker `index`. Returns what the wait on the
+  // worker's own doorbell expects.
   uint32_t arm_calls(uint32_t index);
   // See Sleeper::recheck(). Returns `if_in_use` if another thread is running the worker's calls.
   [[nodiscard]] bool recheck_calls(uint32_t index, bool if_in_use);
@@ -203,14 +203,14 @@ class Workers::WaitSleeper final : public Sleeper {
   [[nodiscard]] bool recheck() override {
     return runs_calls_ && workers_.recheck_calls(index_, true);
   }
-  void wait(Deadline deadline) override { doorbell_->wait(ticket_, deadline); }
+  void wait(Deadline deadline) override { doorbell_->wait(expected_, deadline); }
 
  private:
   Workers& workers_;
   const uint32_t index_;
   bool runs_calls_ = false;
   Doorbell* doorbell_ = nullptr;
-  uint32_t ticket_ = 0;
+  uint32_t expected_ = 0;
 };
 
 class Workers::HelperSleeper final : public Sleeper {
@@ -224,7 +224,7 @@ class Workers::HelperSleeper final : public Sleeper {
   Workers& workers_;
   const CallConsumer role_;
   std::vector<uint32_t> armed_;  // the workers that it serves
-  uint32_t ticket_ = 0;
+  uint32_t expected_ = 0;
 };
 
 }  // namespace cariama::internal

@@ -8,11 +8,11 @@
 #include <utility>
 
 #include "dsfabric/bootstrap/fabric_job.h"
-#include "dsfabric/call_failures.h"
 #include "dsfabric/calls/call_sender.h"
 #include "dsfabric/calls/control_traffic.h"
 #include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/calls/workers.h"
+#include "dsfabric/internal/call_failures.h"
 #include "dsfabric/invocation/ask.h"
 #include "dsfabric/peer_error.h"
 #include "dsfabric/peers/connect_deadline.h"

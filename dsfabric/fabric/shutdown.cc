@@ -80,7 +80,7 @@ absl::Status Shutdown::report_missing(const std::string& key) {
   for (const uint32_t rank : job_.ranks_without(key)) {
     names += (names.empty() ? "" : ", ") + job_.label(rank);
   }
-  // If calls are left, the others may have reached their deadlines first.
+  // If calls are left, finalize() of another process may have reached its deadline first.
   const bool calls_left = result_.begun != result_.ended;
   if (names.empty() && calls_left) return calls_left_error();
   return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,

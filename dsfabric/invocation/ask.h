@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "dsfabric/fabric.h"
+#include "dsfabric/internal/question.h"
 #include "dsfabric/peers/connect_deadline.h"
-#include "dsfabric/question.h"
 #include "dtutils/wait.h"
 
 namespace cariama::internal {

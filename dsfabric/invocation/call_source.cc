@@ -1,4 +1,4 @@
-#include "dsfabric/call_source.h"
+#include "dsfabric/internal/call_source.h"
 
 #include <utility>
 

@@ -3,9 +3,9 @@
 #include <string>
 #include <utility>
 
-#include "dsfabric/call_failures.h"
 #include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/calls/workers.h"
+#include "dsfabric/internal/call_failures.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/peer_remedy.h"
 

@@ -3,12 +3,12 @@
 #include <cstring>
 #include <string>
 
-#include "dsfabric/call_failures.h"
-#include "dsfabric/call_source.h"
 #include "dsfabric/calls/answers.h"
 #include "dsfabric/calls/call_sender.h"
 #include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/calls/running_call.h"
+#include "dsfabric/internal/call_failures.h"
+#include "dsfabric/internal/call_source.h"
 #include "dtutils/error.h"
 
 namespace cariama {
@@ -50,7 +50,7 @@ void EventReceiver::complete(const absl::Status& status, std::span<const std::by
   if (state_ != nullptr) state_->finish(status, result);
 }
 
-absl::Status CallEnd::expect(Fabric& fabric, Rank rank, OutgoingCallView& call, Rank router) {
+absl::Status CallEnd::expect(Fabric& fabric, Rank rank, OutgoingCall& call, Rank router) {
   if (written != nullptr) {
     auto target = RemoteObjectAccess::expect(*written, rank);
     if (!target.ok()) return target.status();
@@ -72,7 +72,7 @@ absl::Status CallEnd::expect(Fabric& fabric, Rank rank, OutgoingCallView& call, 
   return absl::OkStatus();
 }
 
-CallResult CallEnd::refused(Fabric& fabric, Rank rank, const OutgoingCallView& call,
+CallResult CallEnd::refused(Fabric& fabric, Rank rank, const OutgoingCall& call,
                             const absl::Status& why) {
   const bool withdrawn = call.flags == 0      ? true
                          : written != nullptr ? RemoteObjectAccess::forget(*written)
@@ -90,12 +90,12 @@ absl::Status check_destination(const Fabric& fabric, Rank rank, ThreadId thread)
   return rank < fabric.size() ? absl::OkStatus() : no_such_rank(rank, fabric.size());
 }
 
-CallResult send_call(Fabric& fabric, Rank rank, ThreadId thread, const OutgoingCallView& call,
+CallResult send_call(Fabric& fabric, Rank rank, ThreadId thread, const OutgoingCall& call,
                      WhenFull when_full) {
   return sender_of(fabric).send(rank, thread, call, when_full);
 }
 
-CallResult send_call(Fabric& fabric, Rank rank, ThreadId thread, OutgoingCallView call,
+CallResult send_call(Fabric& fabric, Rank rank, ThreadId thread, OutgoingCall call,
                      WhenFull when_full, CallEnd& end) {
   if (absl::Status there = check_destination(fabric, rank, thread); !there.ok()) return there;
   if (thread != kService) rank = fabric.rank_of(thread);

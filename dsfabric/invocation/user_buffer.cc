@@ -5,10 +5,10 @@
 #include <cstring>
 #include <utility>
 
-#include "dsfabric/call_failures.h"
-#include "dsfabric/call_source.h"
 #include "dsfabric/calls/call_sender.h"
 #include "dsfabric/calls/fabric_parts.h"
+#include "dsfabric/internal/call_failures.h"
+#include "dsfabric/internal/call_source.h"
 #include "dsfabric/peers/fabric_memory.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"

@@ -4,8 +4,8 @@
 
 #include <csignal>
 
-#include "dtutils/file_descriptor.h"
 #include "dtutils/internal/child_status.h"
+#include "dtutils/internal/file_descriptor.h"
 
 namespace cariama::internal {
 

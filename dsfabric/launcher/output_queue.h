@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-#include "dtutils/file_descriptor.h"
+#include "dtutils/internal/file_descriptor.h"
 
 namespace cariama::internal {
 

@@ -13,10 +13,10 @@
 #include "dsfabric/calls/awaited_transfers.h"
 #include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/calls/workers.h"
+#include "dsfabric/internal/per_peer.h"
 #include "dsfabric/memory/remote_heap.h"
 #include "dsfabric/peers/connect_deadline.h"
 #include "dsfabric/peers/ports.h"
-#include "dsfabric/per_peer.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/peer_remedy.h"
@@ -592,7 +592,7 @@ void GlobalMemory::ask_owner(GlobalValue<uint64_t>& handle, const GlobalAddress&
   end.consumed = internal::EventReceiver(execution->done);
   end.receiver = std::make_unique<Receiver>(execution);
   handle.status_ = internal::send_call(fabric_, word.rank, internal::kService,
-                                       OutgoingCallView::of(call), when_full, end);
+                                       OutgoingCall::of(call), when_full, end);
   if (handle.status_.ok()) handle.execution_ = std::move(execution);
 }
 

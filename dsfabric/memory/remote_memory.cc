@@ -235,8 +235,8 @@ absl::StatusOr<GlobalAddress> RemoteMemory::find(Fabric& fabric, Rank rank, uint
         return internal::answer(internal::heap_of(*running_fabric()).find(name));
       },
       name);
-  // Runs no calls, which may use the objects for which the caller needs the address; but without
-  // service threads, two processes that ask each other would wait for ever.
+  // The wait runs no calls: a call could use an object whose address is not known yet. Without
+  // service threads it also polls, because two processes that ask each other would wait for ever.
   const auto answered = [&] { return question.answered(); };
   const bool in_time = fabric.options().service_threads != 0
                            ? wait_until(answered, deadline)

@@ -222,7 +222,7 @@ Connection::Sent Connection::post_in_any_room(Post&& post) {
 }
 
 // Posts one message: from header and call, or from the bytes `ready`.
-Connection::Sent Connection::post(const MessageHeader* header, const OutgoingCallView* call,
+Connection::Sent Connection::post(const MessageHeader* header, const OutgoingCall* call,
                                   std::string_view ready) {
   if (!has_credit()) {
     // Without credit nothing is posted, so a failed queue pair is only detected by polling
@@ -256,13 +256,13 @@ Connection::Sent Connection::post(const MessageHeader* header, const OutgoingCal
   return result;
 }
 
-Connection::Sent Connection::send(const MessageHeader& header, const OutgoingCallView& call) {
+Connection::Sent Connection::send(const MessageHeader& header, const OutgoingCall& call) {
   const std::lock_guard lock(mutex_);
   if (!deferred_.empty()) return queue_->status().ok() ? Sent::kNoCredit : Sent::kFailed;
   return post(&header, &call, {});
 }
 
-size_t Connection::defer(const MessageHeader& header, const OutgoingCallView& call) {
+size_t Connection::defer(const MessageHeader& header, const OutgoingCall& call) {
   std::string message(sizeof header + call.total() + kMessageAlignment, '\0');
   // The call is written in place, and requires an 8-byte aligned address.
   void* at = message.data();

@@ -112,10 +112,10 @@ class Connection {
     kFailed,    // see status()
   };
 
-  [[nodiscard]] Sent send(const MessageHeader& header, const OutgoingCallView& call);
+  [[nodiscard]] Sent send(const MessageHeader& header, const OutgoingCall& call);
   // Defers the message until send_deferred(), behind the messages deferred before. Returns its size
   // in bytes.
-  size_t defer(const MessageHeader& header, const OutgoingCallView& call);
+  size_t defer(const MessageHeader& header, const OutgoingCall& call);
   // Sends deferred messages as far as credits allow. Returns the bytes that are no longer deferred.
   size_t send_deferred();
   // Drops the deferred messages of a failed peer. Returns their bytes.
@@ -207,7 +207,7 @@ class Connection {
   Connection(uint32_t rank, GeneralAllocator& memory) : rank_(rank), memory_(memory) {}
   // The functions below require that mutex_ is held.
   [[nodiscard]] bool has_credit();
-  [[nodiscard]] Sent post(const MessageHeader* header, const OutgoingCallView* call,
+  [[nodiscard]] Sent post(const MessageHeader* header, const OutgoingCall* call,
                           std::string_view ready);
   [[nodiscard]] Sent sent(const absl::Status& posted);
   template <typename Post>

@@ -21,12 +21,12 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dsfabric/bootstrap/fabric_job.h"
+#include "dsfabric/internal/per_peer.h"
 #include "dsfabric/peers/broker.h"
 #include "dsfabric/peers/connect_wire.h"
 #include "dsfabric/peers/connection.h"
 #include "dsfabric/peers/peer_state.h"
 #include "dsfabric/peers/ports.h"
-#include "dsfabric/per_peer.h"
 #include "dtutils/wait.h"
 
 namespace cariama::internal {

@@ -244,10 +244,10 @@ void Ports::serve(Port& port) {
 // pause.
 std::chrono::microseconds Ports::stand_aside(Port& port, std::chrono::microseconds time) {
   if (port.received.load(std::memory_order_relaxed)) {
-    const uint32_t ticket = port.resumption.arm();
+    const uint32_t expected = port.resumption.arm();
     if (port.received.exchange(false, std::memory_order_relaxed) &&
         !job_.lifecycle().is_stopping()) {
-      port.resumption.wait(ticket, deadline_after(time));
+      port.resumption.wait(expected, deadline_after(time));
       return std::min(2 * time, kStandAsideMost);
     }
   }
@@ -391,8 +391,7 @@ void Ports::finish(ArrivedMessage* unit) {
   port.channel->wake();
 }
 
-bool Ports::defer(Connection& connection, const MessageHeader& header,
-                  const OutgoingCallView& call) {
+bool Ports::defer(Connection& connection, const MessageHeader& header, const OutgoingCall& call) {
   const uint64_t bytes = sizeof header + call.total();
   if (call.is_answer) {
     deferred_.add(bytes);

@@ -115,7 +115,7 @@ class Ports {
   // Defers a message until the connection has credit. Returns false if the process has deferred
   // deferred_bytes already; an answer is never refused.
   [[nodiscard]] bool defer(Connection& connection, const MessageHeader& header,
-                           const OutgoingCallView& call);
+                           const OutgoingCall& call);
   // Drops the deferred messages to a failed peer.
   void drop_deferred(Connection& connection) { deferred_.release(connection.drop_deferred()); }
 

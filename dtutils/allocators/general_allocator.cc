@@ -38,7 +38,7 @@ struct GeneralAllocator::State {
   std::map<uintptr_t, Chunk> chunks;  // by address
   internal::FreeExtents free;
   std::unordered_map<uintptr_t, size_t> live;  // address → requested size
-  std::vector<RDMAMemory> in_flight;           // freed, transfers not flushed
+  std::vector<RDMAMemory> in_flight;           // freed by the user, not yet by the device
   GeneralAllocatorStatistics statistics;
 
   // Returns the chunk that contains the address, or end().
@@ -59,7 +59,7 @@ struct GeneralAllocator::State {
     chunks.erase(chunk);
   }
 
-  void reclaim_flushed() {
+  void reclaim_completed() {
     std::erase_if(in_flight, [this](const RDMAMemory& memory) {
       if (!memory.is_free()) return false;
       const size_t bytes = rounded_bytes(memory.size());
@@ -135,7 +135,7 @@ absl::StatusOr<RDMAMemory> GeneralAllocator::allocate(size_t bytes, size_t align
   const size_t rounded = rounded_bytes(bytes);
   State& state = *state_;
   const std::lock_guard lock(state.mutex);
-  if (!state.in_flight.empty()) state.reclaim_flushed();
+  if (!state.in_flight.empty()) state.reclaim_completed();
   const auto take = [&] {
     return options_.fit == Fit::kBest ? state.free.take_best(rounded, alignment)
                                       : state.free.take_first(rounded, alignment);

@@ -5,8 +5,8 @@
 namespace cariama {
 namespace {
 
-// A cell that is never flushed. Units with open segments are tagged with it, so that the ring
-// treats them as in use until the segments themselves are flushed.
+// A cell whose flush number stays 0. Units with open segments are tagged with it, so that the ring
+// treats them as in use until the segments themselves are free.
 const FlushCell kInUse;
 
 }  // namespace
@@ -75,10 +75,10 @@ bool LinearCircularAllocator::open_next_unit() {
 
 void LinearCircularAllocator::recycle() {
   // Units are opened in the order of the ring, so the ring's next unit, if it is open, is the
-  // oldest open one. Only that unit is checked: an untransferred segment counts as flushed, so
+  // oldest open one. Only that unit is checked: an untransferred segment counts as free, so
   // checking other units early could recycle a segment that is still to be transferred.
   OpenUnit* const open = oldest_;
-  if (open == nullptr || open->unit != &ring_->last_->next->memory || !is_flushed(*open)) return;
+  if (open == nullptr || open->unit != &ring_->last_->next->memory || !is_free(*open)) return;
   oldest_ = open->next;
   if (oldest_ == nullptr) newest_ = nullptr;
   open->unit->clear_uses();
@@ -88,18 +88,18 @@ void LinearCircularAllocator::recycle() {
   spare_units_ = open;
 }
 
-// Returns true if all segments of the unit are flushed. Each call continues at the first handle not
-// yet found flushed, so that each flushed handle is checked once. Frees the blocks of handles that
-// are entirely flushed, except the last one.
-bool LinearCircularAllocator::is_flushed(OpenUnit& open) {
+// Returns true if all segments of the unit are free. Each call continues at the first handle that
+// the call before found in use, so that each free handle is checked once. Frees the blocks of
+// handles that are all free, except the last one.
+bool LinearCircularAllocator::is_free(OpenUnit& open) {
   while (true) {
     Handles* const handles = open.first;
-    for (; open.flushed < handles->count; ++open.flushed) {
-      if (!handles->memory[open.flushed].is_free()) return false;
+    for (; open.free_before < handles->count; ++open.free_before) {
+      if (!handles->memory[open.free_before].is_free()) return false;
     }
     if (handles->next == nullptr) return true;
     open.first = handles->next;
-    open.flushed = 0;
+    open.free_before = 0;
     handles->next = spare_handles_;
     spare_handles_ = handles;
   }

@@ -6,9 +6,9 @@
 //   ... fill segment->get_buffer(), transfer it with a Transmitter ...
 //
 // Segments follow one another in a unit until it is full. The whole unit returns to circulation
-// when the transfers of all its segments are flushed. Each segment has a handle of its own, so the
-// segments of a unit may be sent on different queue pairs. Units circulate, and the ring grows, as
-// in CircularAllocator; its statement on slow queue pairs applies here too.
+// when the transfers of all its segments have completed. Each segment has a handle of its own, so
+// the segments of a unit may be sent on different queue pairs. Units circulate, and the ring grows,
+// as in CircularAllocator; its statement on slow queue pairs applies here too.
 //
 // Cost: allocate() is an addition and a handle. When a unit is full, allocate() checks each handle
 // of the oldest unit, in total once per segment. No lock, and no malloc once the ring has reached
@@ -85,7 +85,7 @@ class CARIAMA_DTUTILS_EXPORT LinearCircularAllocator {
     RDMAMemory* unit = nullptr;
     Handles* first = nullptr;
     Handles* last = nullptr;
-    uint32_t flushed = 0;  // in the block `first`: the handles before this index are flushed
+    uint32_t free_before = 0;  // in the block `first`: the handles before this index are free
     OpenUnit* next = nullptr;
   };
 
@@ -94,9 +94,9 @@ class CARIAMA_DTUTILS_EXPORT LinearCircularAllocator {
   RDMAMemory* allocate_slowly(size_t bytes, size_t alignment);
   // Makes the next unit of the ring the current one. Returns false if it is not free.
   bool open_next_unit();
-  // Returns the oldest unit to circulation if all its segments are flushed.
+  // Returns the oldest unit to circulation if all its segments are free.
   void recycle();
-  [[nodiscard]] bool is_flushed(OpenUnit& open);
+  [[nodiscard]] bool is_free(OpenUnit& open);
   Handles* take_handles();
   OpenUnit* take_open_unit();
 

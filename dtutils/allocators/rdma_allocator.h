@@ -113,7 +113,7 @@ class CARIAMA_DTUTILS_EXPORT Chunk {
   // Returns the memory to the allocator now. No effect on an empty chunk.
   void release();
 
-  // Returns the memory to the allocator, which reuses it once all given last uses are flushed
+  // Returns the memory to the allocator, which reuses it once all given last uses have completed
   // (handles as Transmitter tagged them). Never waits. No effect on an empty chunk.
   void release_after(std::vector<RDMAMemory> in_flight);
 

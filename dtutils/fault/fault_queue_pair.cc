@@ -101,7 +101,7 @@ absl::Status FaultQueuePair::repair() {
   gone_ = !status.ok();
   send_completions_->pull();
   receive_completions_->pull();
-  for (const uint64_t id : receives_.take_held()) {
+  for (const uint64_t id : receives_.take_delayed()) {
     complete_receive(id, CompletionStatus::kFlushed);
   }
   retire();
@@ -393,9 +393,9 @@ void FaultQueuePair::complete_unposted_as_flushed() {
 PostResult FaultQueuePair::post_receive(std::span<const ReceiveRequest> requests) {
   const std::unique_lock lock = core_->lock();
   if (shared_receives_ != nullptr) return {.error = PostError::kUnsupported};
-  const bool may_hold = core_->patient_senders() && inner_->state() == QueuePairState::kConnected;
+  const bool may_delay = core_->patient_senders() && inner_->state() == QueuePairState::kConnected;
   const PostResult result =
-      receives_.post(requests, limits_.receive_depth, limits_.max_receive_segments, may_hold);
+      receives_.post(requests, limits_.receive_depth, limits_.max_receive_segments, may_delay);
   forward_receives();
   core_->wake_thread();
   return result;

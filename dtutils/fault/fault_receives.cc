@@ -7,14 +7,14 @@
 namespace cariama::fault {
 
 PostResult FaultReceives::post(std::span<const ReceiveRequest> requests, uint32_t depth,
-                               uint32_t max_segments, bool may_hold) {
+                               uint32_t max_segments, bool may_delay) {
   PostResult result;
   for (const ReceiveRequest& request : requests) {
     result.error = internal::validate(request, max_segments);
     if (result.ok() && outstanding_ >= depth) result.error = PostError::kQueueFull;
     if (!result.ok()) break;
     uint64_t release = 0;
-    if (may_hold &&
+    if (may_delay &&
         core_.strikes(Fault::kReceiverNotReady, core_.options().receiver_not_ready, dice_)) {
       release = core_.random_release(dice_);
       core_.count(Fault::kReceiverNotReady);
@@ -61,7 +61,7 @@ std::optional<uint64_t> FaultReceives::take(uint64_t inner_id) {
   return id;
 }
 
-std::vector<uint64_t> FaultReceives::take_held() {
+std::vector<uint64_t> FaultReceives::take_delayed() {
   std::vector<uint64_t> ids;
   for (size_t i = forwarded_; i < receives_.size(); ++i) {
     ids.push_back(receives_[i].id);

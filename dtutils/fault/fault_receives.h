@@ -26,9 +26,10 @@ class FaultReceives {
 
   explicit FaultReceives(Core& core) : core_(core), dice_(core.make_dice()) {}
 
-  // Accepts requests while fewer than `depth` are outstanding. `may_hold`: receives may be delayed.
+  // Accepts requests while fewer than `depth` are outstanding. `may_delay`: receives may be
+  // delayed.
   PostResult post(std::span<const ReceiveRequest> requests, uint32_t depth, uint32_t max_segments,
-                  bool may_hold);
+                  bool may_delay);
   // Posts the receives that are due to the inner queue, or all receives if `at_once`. Returns the
   // user's ids of the receives that the inner queue refuses permanently.
   std::vector<uint64_t> forward(const InnerPost& inner_post, bool at_once);
@@ -36,7 +37,7 @@ class FaultReceives {
   // optional if the id is unknown.
   [[nodiscard]] std::optional<uint64_t> take(uint64_t inner_id);
   // Removes the receives that are not in the inner queue yet. Returns the user's ids.
-  std::vector<uint64_t> take_held();
+  std::vector<uint64_t> take_delayed();
   [[nodiscard]] bool busy() const { return forwarded_ < receives_.size(); }
 
  private:

@@ -9,7 +9,7 @@
 
 #include "absl/status/status.h"
 #include "dtutils/export.h"
-#include "dtutils/file_descriptor.h"
+#include "dtutils/internal/file_descriptor.h"
 
 namespace cariama::internal {
 

@@ -10,8 +10,8 @@
 #include <exception>
 
 #include "dtutils/error.h"
-#include "dtutils/file_descriptor.h"
 #include "dtutils/internal/byte_size.h"
+#include "dtutils/internal/file_descriptor.h"
 
 namespace cariama::internal {
 

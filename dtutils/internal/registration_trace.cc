@@ -107,12 +107,12 @@ uint64_t RegistrationTrace::begin(const void* address, size_t bytes, const CallS
   return written_ + uses_.size();
 }
 
-void RegistrationTrace::end(uint64_t ticket) {
+void RegistrationTrace::end(uint64_t id) {
   if (getpid() != process_) return;
   const std::lock_guard lock(mutex_);
   // write_all() may have written it.
-  if (ticket <= written_) return;
-  uses_[ticket - written_ - 1].end = read_clock(CLOCK_MONOTONIC) - start_;
+  if (id <= written_) return;
+  uses_[id - written_ - 1].end = read_clock(CLOCK_MONOTONIC) - start_;
   while (!uses_.empty() && uses_.front().end != 0) write_first();
 }
 

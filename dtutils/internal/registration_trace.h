@@ -41,7 +41,7 @@ class RegistrationTrace {
   // Records that a use begins, by this thread. Returns the argument of end(), or 0 in a forked
   // child.
   [[nodiscard]] uint64_t begin(const void* address, size_t bytes, const CallStack& stack);
-  void end(uint64_t ticket);
+  void end(uint64_t id);
   // Writes all uses that have begun. A use in progress ends now.
   void write_all();
 

@@ -397,7 +397,7 @@ void HelperPolicy::decide(uint64_t region, Known& known) {
     // A use that is due stays registered; the deadline is the time from which it is overdue.
     if (known.give_up == INT64_MAX) known.give_up = give_up_time(known, *known.next);
     const std::lock_guard lock(statistics_mutex_);
-    ++statistics_.kept;
+    ++statistics_.stayed_registered;
     return;
   }
   const DeregisterResult result = control_->deregister_idle({region});

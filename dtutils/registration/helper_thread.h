@@ -114,7 +114,7 @@ struct HelperStatistics {
   uint64_t records = 0;      // taken from the DQ
   uint64_t overwritten = 0;  // lost in a full DQ
   uint64_t deregistered = 0;
-  uint64_t kept = 0;  // the next use was too near
+  uint64_t stayed_registered = 0;  // the next use was too near
   uint64_t registered_ahead = 0;
   uint64_t given_up = 0;   // deregistered because the predicted use did not come
   bool runs = true;        // now: the board grants this helper a core

@@ -21,8 +21,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "dtutils/error.h"
-#include "dtutils/file_descriptor.h"
 #include "dtutils/internal/byte_size.h"
+#include "dtutils/internal/file_descriptor.h"
 #include "dtutils/internal/mapping_monitor.h"
 #include "dtutils/internal/memory_limits.h"
 #include "dtutils/internal/read_through.h"

@@ -39,7 +39,7 @@ absl::Status RegistrationCache::reserve(Lock& lock, uint64_t bytes, const Expect
     const Usage usage = evicts
                             ? usage_without_idle(ahead)
                             : Usage{statistics_.registered_bytes, statistics_.registered_regions};
-    // Nothing is evicted in vain.
+    // Evicts only if the freed bytes and regions suffice.
     const bool suffices =
         usage.bytes + bytes <= options_.max_bytes && usage.regions + 1 <= options_.max_regions;
     if (evicts && suffices) {

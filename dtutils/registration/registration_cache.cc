@@ -193,7 +193,7 @@ RegistrationUse RegistrationCache::begin(Entry& entry, bool hit, int64_t time,
 
 // Writes the beginning of a use to the trace.
 void RegistrationCache::record(RegistrationUse& made, const void* address, size_t bytes) const {
-  if (trace_ != nullptr) made.trace_ticket_ = trace_->begin(address, bytes, made.use_.stack);
+  if (trace_ != nullptr) made.trace_id_ = trace_->begin(address, bytes, made.use_.stack);
 }
 
 // Not inlined: the recorded call stack begins at the frame of this function, so that the frames of
@@ -301,8 +301,8 @@ absl::StatusOr<RegistrationUse> RegistrationCache::find_or_register(const void* 
 
 void RegistrationCache::end(Entry& entry, const RegistrationUse& use) {
   if (!internal::in_registering_process(fork_page_)) return;
-  if (use.trace_ticket_ != 0) [[unlikely]]
-    trace_->end(use.trace_ticket_);
+  if (use.trace_id_ != 0) [[unlikely]]
+    trace_->end(use.trace_id_);
   // Release: the use happens-before the deregistration by another thread.
   const uint64_t word = entry.word.fetch_sub(1, std::memory_order_acq_rel);
   // After the decrement, so that the policy's thread finds the region idle. An invalidated region's

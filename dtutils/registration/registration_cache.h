@@ -162,7 +162,7 @@ class CARIAMA_DTUTILS_EXPORT RegistrationUse {
     region_ = other.region_;
     hit_ = other.hit_;
     transient_ = other.transient_;
-    trace_ticket_ = other.trace_ticket_;
+    trace_id_ = other.trace_id_;
     use_ = other.use_;
     return *this;
   }
@@ -182,8 +182,8 @@ class CARIAMA_DTUTILS_EXPORT RegistrationUse {
   void* entry_ = nullptr;
   const MemoryRegion* region_ = nullptr;
   bool hit_ = false;
-  bool transient_ = false;     // made the registration, and ends it
-  uint64_t trace_ticket_ = 0;  // of internal::RegistrationTrace; 0: not traced
+  bool transient_ = false;  // made the registration, and ends it
+  uint64_t trace_id_ = 0;   // of internal::RegistrationTrace; 0: not traced
   RegionUse use_;
 };
 

@@ -103,22 +103,22 @@ static void copy_any(std::byte* to, const std::byte* from, size_t bytes) {
   copy_out(to, from, bytes);
 }
 
-bool ShmQueuePair::open_window(RemoteKey key, WriteWindow& window) {
+bool ShmQueuePair::open_direct_writer(RemoteKey key, DirectWriter& writer) {
   if (!usable()) return false;
   const RemoteRegionCell& cell = remote_regions_[key_index(key.value)];
   const std::optional<RemoteRegion> region = cell.read(key.value);
   if (!region.has_value() || region->write_domain() != peer_domain_) return false;
-  // The window remains valid when the cell gets another key: no address range of the link is
+  // The writer remains valid when the cell gets another key: no address range of the link is
   // unmapped before the link closes, and no other region is mapped there while the owner's table
   // has this key.
-  window = WriteWindow({.key = key.value,
-                        .base = region->base,
-                        .length = region->length,
-                        .delta = region->delta,
-                        .state = &header_->status,
-                        .usable = &expected_,
-                        .registered = cell.owner_key(),
-                        .copy = copy_any});
+  writer = DirectWriter({.key = key.value,
+                         .base = region->base,
+                         .length = region->length,
+                         .delta = region->delta,
+                         .state = &header_->status,
+                         .usable = &expected_,
+                         .registered = cell.owner_key(),
+                         .copy = copy_any});
   return true;
 }
 

@@ -50,7 +50,7 @@ class ShmQueuePair final : public QueuePair, public ReceiveSource {
   absl::Status repair() override;
   void fail() override;
   PostResult post_send(std::span<const WorkRequest> requests) override;
-  bool open_window(RemoteKey key, WriteWindow& window) override;
+  bool open_direct_writer(RemoteKey key, DirectWriter& writer) override;
   PostResult post_receive(std::span<const ReceiveRequest> requests) override;
   std::byte* direct_access(const RemoteMemoryLocator& remote) override;
   QueuePairState state() const override;

@@ -10,7 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "dtutils/file_descriptor.h"
+#include "dtutils/internal/file_descriptor.h"
 #include "dtutils/shm/layout.h"
 
 namespace cariama::shm {

@@ -28,7 +28,7 @@ extern const std::string_view kPageJs;
 
 namespace {
 
-// Each search that a client waits for occupies a thread, and so does each other request. More than
+// Each search that a client waits for, and each other request, occupies one thread. Must exceed
 // SearchQueueOptions::most.
 constexpr size_t kWebThreads = 40;
 constexpr size_t kMaxBody = size_t{1} << 20;

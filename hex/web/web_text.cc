@@ -6,7 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "dtutils/json.h"
+#include "dtutils/internal/json.h"
 
 namespace cariama::hex {
 namespace {

@@ -203,13 +203,6 @@ class CopyExchange final : public LocalInstance {
     }
     offers_.abandon(rank);
   }
-  // For tests: calls `function` for every copied node of this process.
-  template <typename Function>
-  void for_each_copy(Function&& function) {
-    copies_.for_each([&](Copy<G>& copy) {
-      if (Node<G>* node = copy.node.load(std::memory_order_acquire)) function(*node);
-    });
-  }
 
  private:
   // A request about a copy.

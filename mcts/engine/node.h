@@ -501,7 +501,7 @@ class Node {
         player_(internal::is_chance(state) ? uint8_t{0} : static_cast<uint8_t>(state.to_move())) {}
 
   // Returns true if the selection considers moves with this verdict. In games with chance these
-  // are also draws: other moves may stay open whatever the number of rollouts. If they are worse
+  // are also draws: other moves may stay open after any number of rollouts. If they are worse
   // than a draw, the mean value of the node is right only if rollouts choose the draw.
   [[nodiscard]] static constexpr bool is_selectable(Verdict verdict) {
     return verdict == Verdict::kOpen || (HasChance<G> && verdict == Verdict::kDraws);

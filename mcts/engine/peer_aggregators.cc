@@ -77,7 +77,7 @@ bool PeerAggregators::exists(ThreadId thread) const {
   return false;
 }
 
-bool PeerAggregators::send(ThreadId thread, const OutgoingCallView& call, IfLate if_late) {
+bool PeerAggregators::send(ThreadId thread, const OutgoingCall& call, IfLate if_late) {
   if (!exists(thread)) return false;
   used_[thread] = true;
   const auto issue = [&](WhenFull when) {
@@ -93,8 +93,8 @@ bool PeerAggregators::send(ThreadId thread, const OutgoingCallView& call, IfLate
         aggregators_);
   };
   CallResult sent = issue(Retry);
-  // Waits also here for the first chunk of a channel. If the destination fails, so does the
-  // channel. A stopped destination does not fail; the search leaves it out.
+  // Waits also here for the first chunk of a channel. If the destination fails, the channel fails.
+  // A stopped destination does not fail; the search leaves it out.
   while (if_late == kDeferred && absl::IsDeadlineExceeded(sent.status()) &&
          !internal::left_out(fabric_.rank_of(thread)))
     [[unlikely]] sent = issue(RetryAsync);

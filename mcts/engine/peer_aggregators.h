@@ -147,7 +147,7 @@ class CARIAMA_MCTS_EXPORT PeerAggregators {
       }
       Ended()(run);
     };
-    return send(thread, OutgoingCallView::of(make_call(call)), kIfLate);
+    return send(thread, OutgoingCall::of(make_call(call)), kIfLate);
   }
   template <IfLate kIfLate = kRefused, typename F, typename Ended>
   bool send_buffer(ThreadId thread, const F& function, std::span<const std::byte> buffer,
@@ -163,7 +163,7 @@ class CARIAMA_MCTS_EXPORT PeerAggregators {
       }
       Ended()(run);
     };
-    return send(thread, OutgoingCallView::of(make_buffer_call(call, buffer)), kIfLate);
+    return send(thread, OutgoingCall::of(make_buffer_call(call, buffer)), kIfLate);
   }
   template <typename Send>
   bool count_post(ThreadId thread, Send&& send) {
@@ -179,7 +179,7 @@ class CARIAMA_MCTS_EXPORT PeerAggregators {
   [[nodiscard]] bool exists(ThreadId thread) const;
   // One function for all calls: an instance for each call and each kind of aggregator would double
   // the time to compile a search. Requires: the closure of `call` stays valid during the call.
-  bool send(ThreadId thread, const OutgoingCallView& call, IfLate if_late);
+  bool send(ThreadId thread, const OutgoingCall& call, IfLate if_late);
   // Looks for channels that have failed.
   void check_failed();
   void count_message(uint64_t bytes) {

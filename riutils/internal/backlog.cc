@@ -10,7 +10,7 @@ Backlog::~Backlog() {
   for (Segment& segment : segments_) link_.free(std::move(segment.memory));
 }
 
-absl::Status Backlog::append(const OutgoingCallView& call, EventReceiver& transmission) {
+absl::Status Backlog::append(const OutgoingCall& call, EventReceiver& transmission) {
   const uint64_t bytes = call.total();
   if (segments_.empty() || segments_.back().memory.size() - segments_.back().end < bytes) {
     auto memory = link_.allocate(std::max<size_t>(segment_bytes_, bytes));

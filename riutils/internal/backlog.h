@@ -39,7 +39,7 @@ class Backlog {
 
   // Appends a call. `transmission` is completed when the call is published; it is moved from if the
   // result is OK. Error: that of ChannelLink::allocate.
-  [[nodiscard]] absl::Status append(const OutgoingCallView& call, EventReceiver& transmission);
+  [[nodiscard]] absl::Status append(const OutgoingCall& call, EventReceiver& transmission);
   // Returns the length of the first call, or 0 if there is none.
   [[nodiscard]] uint64_t front_bytes() const;
   // Returns the longest run of whole calls at the front that is not longer than `room` bytes. Its

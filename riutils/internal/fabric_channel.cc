@@ -7,7 +7,7 @@
 #include <string>
 #include <utility>
 
-#include "dsfabric/call_failures.h"
+#include "dsfabric/internal/call_failures.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/peer_remedy.h"
 #include "dtutils/trace.h"

@@ -10,7 +10,7 @@
 #include <optional>
 #include <vector>
 
-#include "dsfabric/question.h"
+#include "dsfabric/internal/question.h"
 #include "riutils/call_interface.h"
 #include "riutils/internal/channel_link.h"
 #include "riutils/internal/ring_sender.h"

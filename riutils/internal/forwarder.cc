@@ -4,8 +4,8 @@
 #include <span>
 #include <string>
 
-#include "dsfabric/call_source.h"
 #include "dsfabric/function_table.h"
+#include "dsfabric/internal/call_source.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"
 #include "riutils/internal/fabric_channel.h"
@@ -93,7 +93,7 @@ CallResult send_on(FabricChannel& channel, const ForwardedCall& forwarded,
   constexpr auto kWhen = WhenNoRoom::of(WhenFull::kRetryAsync, false);
   if (call.notify == nullptr) [[likely]]
     return channel.sender().send<true>(forwarded, kWhen);
-  auto view = OutgoingCallView::of(forwarded);
+  auto view = OutgoingCall::of(forwarded);
   view.flags = call.result != nullptr ? kCallReturn : kCallNotify;
   view.notify = *call.notify;
   EventReceiver nothing;

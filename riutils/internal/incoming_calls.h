@@ -13,7 +13,7 @@
 #include <utility>
 #include <vector>
 
-#include "dsfabric/call_source.h"
+#include "dsfabric/internal/call_source.h"
 #include "dtutils/allocators/general_allocator.h"
 #include "dtutils/allocators/memory_budget.h"
 #include "dtutils/remote_doorbell.h"

@@ -16,7 +16,7 @@ namespace {
 // doorbell_ points here if every publication has to take the slow path.
 const Doorbell& always_armed() {
   static Doorbell doorbell;
-  [[maybe_unused]] static const uint32_t ticket = doorbell.arm();
+  [[maybe_unused]] static const uint32_t expected = doorbell.arm();
   return doorbell;
 }
 
@@ -191,7 +191,7 @@ CallResult RingSender::published_slowly(std::byte* first, std::byte* next) {
   return status;
 }
 
-bool RingSender::build(const OutgoingCallView& call, bool batch) {
+bool RingSender::build(const OutgoingCall& call, bool batch) {
   const auto total = static_cast<ptrdiff_t>(call.total());
   const auto most = static_cast<ptrdiff_t>(options_.flush_bytes);
   const bool ages = options_.flush_age.count() != 0;
@@ -299,7 +299,7 @@ CallResult RingSender::publish_batch(std::byte* next) {
 
 // Handles the usual case: the call joins the batch, which is then published. Calls send_slowly() in
 // all other cases.
-CallResult RingSender::batch_slowly(const OutgoingCallView& call, WhenNoRoom when) {
+CallResult RingSender::batch_slowly(const OutgoingCall& call, WhenNoRoom when) {
   std::byte* const at = position_;
   const auto total = static_cast<ptrdiff_t>(call.total());
   if (!window_open_ || !publishes_by_store_ || !transmitted_.empty() || call.id.value == 0 ||
@@ -321,7 +321,7 @@ bool RingSender::batch_is_old() const {
 
 // The fast path of send(), for a call of any form. Requires: the call fits into the window, and no
 // completion object waits for the publication of its batch.
-CallResult RingSender::send_in_window(const OutgoingCallView& call, bool batch,
+CallResult RingSender::send_in_window(const OutgoingCall& call, bool batch,
                                       const EventReceiver& transmitted) {
   std::byte* const at = position_;
   std::byte* const next = at + call.total();
@@ -344,7 +344,7 @@ CallResult RingSender::send_in_window(const OutgoingCallView& call, bool batch,
   return {};
 }
 
-CallResult RingSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when, bool batch,
+CallResult RingSender::send_slowly(const OutgoingCall& call, WhenNoRoom when, bool batch,
                                    EventReceiver& transmitted) {
   if (call.id.value == 0) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
@@ -442,7 +442,7 @@ CallResult RingSender::send_slowly(const OutgoingCallView& call, WhenNoRoom when
   }
 }
 
-absl::Status RingSender::defer(const OutgoingCallView& call, EventReceiver& transmitted) {
+absl::Status RingSender::defer(const OutgoingCall& call, EventReceiver& transmitted) {
   if (absl::Status appended = backlog_.append(call, transmitted); !appended.ok()) return appended;
   ++counts_.deferred;
   trace_instant("riutils", chunks_.none() ? "defer: no chunk yet" : "defer: no free chunk", "bytes",

@@ -101,7 +101,7 @@ class RingSender final : public ChannelSender {
 
   // ---- ChannelSender
   [[nodiscard]] absl::Status setup() override;
-  [[nodiscard]] CallResult send_slowly(const OutgoingCallView& call, WhenNoRoom when, bool batch,
+  [[nodiscard]] CallResult send_slowly(const OutgoingCall& call, WhenNoRoom when, bool batch,
                                        EventReceiver& transmitted) override;
   [[nodiscard]] absl::Status flush() override;
   [[nodiscard]] bool batch_is_old() const override;
@@ -238,7 +238,7 @@ class RingSender final : public ChannelSender {
 
   // ---- Calls.
   // Writes the call at closed_at_. Returns true if it has to be published now, with the batch.
-  [[nodiscard]] bool build(const OutgoingCallView& call, bool batch);
+  [[nodiscard]] bool build(const OutgoingCall& call, bool batch);
   // `cause` names the publication in a trace, unless it is that of a single call.
   [[nodiscard]] absl::Status flush_batch(Transmitter* transmitter, const char* cause);
   // Returns the name in a trace for a batch that has reached flush_age, or `cause`.
@@ -247,7 +247,7 @@ class RingSender final : public ChannelSender {
   // calls, begins one arrow per call, because the receiver runs them one by one.
   void begin_arrow(const std::byte* at) const;
   void begin_arrows(const Backlog::Run& run, const std::byte* at) const;
-  [[nodiscard]] absl::Status defer(const OutgoingCallView& call, EventReceiver& transmitted);
+  [[nodiscard]] absl::Status defer(const OutgoingCall& call, EventReceiver& transmitted);
   // Moves deferred calls into chunks and publishes them. Returns kDone if none are left.
   [[nodiscard]] Progress drain_backlog(Transmitter* transmitter);
   // kClosing: publishes the remaining calls and the end of the channel. Returns kDone in state
@@ -266,10 +266,10 @@ class RingSender final : public ChannelSender {
 
   // The following functions are called by the owner with the window open, without mutex_.
 
-  [[nodiscard]] CallResult batch_slowly(const OutgoingCallView& call, WhenNoRoom when) override;
+  [[nodiscard]] CallResult batch_slowly(const OutgoingCall& call, WhenNoRoom when) override;
   [[nodiscard]] CallResult published_slowly(std::byte* first, std::byte* next) override;
   [[nodiscard]] CallResult publish_batch(std::byte* next);
-  [[nodiscard]] CallResult send_in_window(const OutgoingCallView& call, bool batch,
+  [[nodiscard]] CallResult send_in_window(const OutgoingCall& call, bool batch,
                                           const EventReceiver& transmitted);
   // Requires: no call is batched. Begins an empty batch at `at` if there is room for one.
   void begin_batch(std::byte* at);

@@ -14,9 +14,9 @@
 #include <utility>
 #include <vector>
 
-#include "dsfabric/call_source.h"
 #include "dsfabric/fabric.h"
-#include "dsfabric/question.h"
+#include "dsfabric/internal/call_source.h"
+#include "dsfabric/internal/question.h"
 #include "dtutils/allocators/general_allocator.h"
 #include "dtutils/transmitter.h"
 #include "riutils/call_interface.h"

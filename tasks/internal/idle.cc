@@ -37,7 +37,7 @@ bool Worker::may_sleep_until_woken(uint64_t round) const {
 }
 
 void Worker::arm() {
-  ticket_ = area_.doorbell.arm();
+  expected_ = area_.doorbell.arm();
   for (int peer = 0; peer < access_.size(); ++peer) {
     if (peer == rank()) continue;
     WorkerArea& area = *peers_[static_cast<size_t>(peer)];
@@ -58,7 +58,7 @@ bool Worker::something_is_public() const {
 
 void Worker::sleep_until_woken() {
   ++statistics_.wakeable_sleeps;
-  area_.doorbell.wait(ticket_, steady_clock::now() + options_.wakeable_sleep);
+  area_.doorbell.wait(expected_, steady_clock::now() + options_.wakeable_sleep);
 }
 
 // Called when this number of entries is public. Wakes at most one worker for each entry. A woken

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "absl/strings/str_format.h"
-#include "dsfabric/call_failures.h"
+#include "dsfabric/internal/call_failures.h"
 #include "dtutils/error.h"
 #include "dtutils/trace.h"
 #include "tasks/internal/copy_frames.h"

@@ -451,7 +451,7 @@ class Worker : public SchedulerState {
   std::function<void()> on_idle_;
   std::set<uint64_t> reported_frames_;  // return addresses that check_frames() has reported
   std::vector<WorkerArea*> peers_;      // areas of all ranks; empty if peers cannot wake each other
-  uint32_t ticket_ = 0;                 // of area_.doorbell
+  uint32_t expected_ = 0;               // value of area_.doorbell that wait() compares
   StealSampling sampling_;
   std::vector<StealSample> samples_;
   std::chrono::steady_clock::time_point next_liveness_check_;  // of await_thief(), pause_search()

@@ -1,18 +1,18 @@
 // Stealing by request and answer (DequeKind::kPrivate), for fabrics without remote atomics and for
-// comparison. All entries are private. A thief writes a ticket to its cell at the victim, then the
-// victim's steal request word, which each fork reads. The victim writes the frames of its oldest
-// task to their addresses in the thief's region, which is empty, and then its answer. A steal takes
-// one round trip and no atomic; the thief waits only for the victim. Source: private deques (Acar,
-// Chargueraud and Rainey, PPoPP'13).
+// comparison. All entries are private. A thief writes a request id to its cell at the victim, then
+// the victim's steal request word, which each fork reads. The victim writes the frames of its
+// oldest task to their addresses in the thief's region, which is empty, and then its answer. A
+// steal takes one round trip and no atomic; the thief waits only for the victim. Source: private
+// deques (Acar, Chargueraud and Rainey, PPoPP'13).
 //
 // Every worker answers in every state: a running task at forks, joins and polls; an idle worker in
 // each round of its search; a thief while it waits for its own answer. So two thieves cannot wait
 // for each other for ever. A victim without a task to hand over answers so at once.
 //
-// A ticket contains the number of its run. A thief that observes the end of the run stops waiting
-// for its answer. Victims do not answer tickets of an earlier run, because the thief's region may
-// be in use again. A victim that hands over a task does so before the run ends, because the root
-// joins all tasks.
+// A request id contains the number of its run. A thief that observes the end of the run stops
+// waiting for its answer. Victims do not answer requests of an earlier run, because the thief's
+// region may be in use again. A victim that hands over a task does so before the run ends, because
+// the root joins all tasks.
 //
 // The thief does not see an answer before the frames and the entry: larger writes are acknowledged
 // before the answer is posted, and small ones are posted before it on the same connection.
@@ -37,8 +37,8 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// A ticket is {number of the run, number of the request in the run}. Its highest bit is free: an
-// answer is ticket * 2 + has_entry.
+// A request id is {number of the run, number of the request in the run}. Its highest bit is free:
+// an answer is request id * 2 + has_entry.
 constexpr uint64_t kRunMask = 0x7fffffff;
 constexpr uint64_t kNumberMask = 0xffffffff;
 
@@ -49,8 +49,8 @@ constexpr uint64_t kOneAnswer = 1;
 // Messages from one peer to this worker. This scheduler adds a cell for each rank to the tail of
 // the region; only that rank writes it.
 struct alignas(64) StealRequestCell {
-  std::atomic<uint64_t> request;   // ticket of the peer's request for a task
-  std::atomic<uint64_t> answered;  // the peer's answer: this worker's ticket * 2 + has_entry
+  std::atomic<uint64_t> request;   // request id of the peer's request for a task
+  std::atomic<uint64_t> answered;  // the peer's answer: this worker's request id * 2 + has_entry
   PublicEntry entry;  // has_entry == 1: the task handed over; its frames are in this region
 };
 static_assert(sizeof(StealRequestCell) == 64);
@@ -91,11 +91,11 @@ class PrivateScheduler : public Scheduler<Derived, Worker> {
   }
   [[nodiscard]] bool steal_from(int victim) {
     typename Base::StealTimer timer(*this);
-    const uint64_t ticket = (runs_ & kRunMask) << 32 | (++tickets_ & kNumberMask);
+    const uint64_t request_id = (runs_ & kRunMask) << 32 | (++requests_sent_ & kNumberMask);
     const StealRequestCell& cell = request_cells_[static_cast<size_t>(victim)];
     // This worker's cell at the victim. It has the same address there as here.
     StealRequestCell& there = request_cells_[static_cast<size_t>(rank())];
-    must(access_.write(victim, address_of(&there.request), &ticket, sizeof ticket));
+    must(access_.write(victim, address_of(&there.request), &request_id, sizeof request_id));
     must(access_.write(victim, address_of(&area_.public_part.steal_request), &kAnyEntryRequest,
                        sizeof kAnyEntryRequest));
     timer.mark(1);
@@ -103,7 +103,7 @@ class PrivateScheduler : public Scheduler<Derived, Worker> {
     uint64_t answer = 0;
     for (uint64_t round = 0;; ++round) {
       answer = cell.answered.load(std::memory_order_acquire);
-      if (answer >> 1 == ticket) break;
+      if (answer >> 1 == request_id) break;
       answer_requests();
       if (this->run_end_.reached()) return false;
       this->pause_idle(round);
@@ -131,18 +131,18 @@ class PrivateScheduler : public Scheduler<Derived, Worker> {
     // Clear the word before reading the cells: a request that arrives later sets the word again.
     steal_request.store(kNoRequest, std::memory_order_seq_cst);
     for (int thief = 0; thief < access_.size(); ++thief) {
-      const uint64_t ticket =
+      const uint64_t request_id =
           request_cells_[static_cast<size_t>(thief)].request.load(std::memory_order_seq_cst);
-      if (ticket == answered_[static_cast<size_t>(thief)]) continue;
-      if (ticket >> 32 != (runs_ & kRunMask)) continue;  // a ticket of a run that has ended
-      answered_[static_cast<size_t>(thief)] = ticket;
-      answer(thief, ticket);
+      if (request_id == answered_[static_cast<size_t>(thief)]) continue;
+      if (request_id >> 32 != (runs_ & kRunMask)) continue;  // a request id of a run that has ended
+      answered_[static_cast<size_t>(thief)] = request_id;
+      answer(thief, request_id);
     }
   }
 
   // A task that waits in another layer answers, too, and must not be abandoned there. So a failure
   // of the thief is only noted.
-  void answer(int thief, uint64_t ticket) {
+  void answer(int thief, uint64_t request_id) {
     // This worker's cell at the thief. It has the same address there as here.
     StealRequestCell& there = request_cells_[static_cast<size_t>(rank())];
     uint64_t* const floor = fork_state().floor;
@@ -169,15 +169,16 @@ class PrivateScheduler : public Scheduler<Derived, Worker> {
       area_.taken_by[thief % 64].fetch_add(1, std::memory_order_relaxed);
       ++this->statistics_.published;
     }
-    const uint64_t answer = ticket << 1 | (hands_over ? 1 : 0);
+    const uint64_t answer = request_id << 1 | (hands_over ? 1 : 0);
     absl::Status answered =
         access_.write(thief, address_of(&there.answered), &answer, sizeof answer);
     if (!answered.ok()) this->note_failure(answered);
   }
 
   const std::span<StealRequestCell> request_cells_;
-  uint64_t tickets_ = 0;            // number of tickets created
-  std::vector<uint64_t> answered_;  // the last ticket of each rank that this worker has answered
+  uint64_t requests_sent_ = 0;  // number of request ids created
+  std::vector<uint64_t>
+      answered_;  // the last request id of each rank that this worker has answered
 };
 
 WorkerMemory private_deque_memory(const TaskOptions& options, int workers) {

@@ -56,19 +56,19 @@ struct Origin {
 
 // The contents of a request cell that are neither pool::internal::kOpen nor kBlocked: which thief
 // asks, and the number of its request, so that each answer belongs to one request.
-inline constexpr int kTicketRankBits = 24;
-[[nodiscard]] constexpr uint64_t ticket_of(int rank, uint64_t number) {
-  return number << kTicketRankBits | static_cast<uint64_t>(rank);
+inline constexpr int kThiefBits = 24;
+[[nodiscard]] constexpr uint64_t request_id_of(int rank, uint64_t number) {
+  return number << kThiefBits | static_cast<uint64_t>(rank);
 }
-[[nodiscard]] constexpr int rank_of_ticket(uint64_t ticket) {
-  return static_cast<int>(ticket & ((uint64_t{1} << kTicketRankBits) - 1));
+[[nodiscard]] constexpr int rank_of_request(uint64_t request_id) {
+  return static_cast<int>(request_id & ((uint64_t{1} << kThiefBits) - 1));
 }
-// Number 0 is not used, so a ticket differs from kOpen and kBlocked.
-static_assert(ticket_of(0, 1) > pool::internal::kBlocked);
-// Returns true if the ticket in the request cell of worker `rank` names another one of `workers`
-// workers.
-[[nodiscard]] constexpr bool names_a_thief(uint64_t ticket, int rank, int workers) {
-  return rank_of_ticket(ticket) < workers && rank_of_ticket(ticket) != rank;
+// Number 0 is not used, so a request id differs from kOpen and kBlocked.
+static_assert(request_id_of(0, 1) > pool::internal::kBlocked);
+// Returns true if a request id in the request cell of worker `rank` names another worker of
+// `workers`.
+[[nodiscard]] constexpr bool names_a_thief(uint64_t request_id, int rank, int workers) {
+  return rank_of_request(request_id) < workers && rank_of_request(request_id) != rank;
 }
 
 // The decoded Cell::state of a stolen task that has ended.
@@ -143,9 +143,9 @@ struct TransferCell {
 }
 
 struct PoolArea {
-  alignas(64) std::atomic<uint64_t> request;  // kOpen, kBlocked, or a thief's ticket
+  alignas(64) std::atomic<uint64_t> request;  // kOpen, kBlocked, or a thief's request id
   alignas(64) std::atomic<uint64_t> status;   // kIdle, kWorking or kLeft
-  // The ticket of this worker's request that the victim has answered; the answer is in `transfer`.
+  // The id of this worker's request that the victim has answered; the answer is in `transfer`.
   alignas(64) std::atomic<uint64_t> answer;
   alignas(64) TransferCell transfer;
   alignas(64) TransferCell outgoing;  // source of the writes to the transfer cells of thieves

@@ -182,7 +182,7 @@ class PoolProtocol : public PoolSlowPaths {
     uint64_t compare_swap(std::atomic<uint64_t>& word, uint64_t expected, uint64_t desired) const;
   };
   [[nodiscard]] int thief_of(uint64_t request);
-  void answer(uint64_t ticket, int thief, uint64_t count);
+  void answer(uint64_t request_id, int thief, uint64_t count);
   [[nodiscard]] uint64_t how_many() const;
   void pack(Parcel& parcel, Cell& cell, int thief);
 
@@ -191,8 +191,8 @@ class PoolProtocol : public PoolSlowPaths {
   [[nodiscard]] bool attempt(Step step, int victim, size_t level);
   template <typename Done>
   [[nodiscard]] bool search(const Done& done);
-  [[nodiscard]] uint64_t request_from(int victim, uint64_t ticket);
-  void await_answer(uint64_t ticket);
+  [[nodiscard]] uint64_t request_from(int victim, uint64_t request_id);
+  void await_answer(uint64_t request_id);
   void run_parcels(int victim, uint64_t count);
   void run_foreign_cells(Cell* mark);
   void execute(uint32_t function, uint64_t origin, int from, std::byte* payload, uint32_t bytes);

@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "dsfabric/call_failures.h"
+#include "dsfabric/internal/call_failures.h"
 #include "dtutils/error.h"
 #include "dtutils/trace.h"
 #include "tasks/exceptions.h"
@@ -105,9 +105,9 @@ template <typename Derived>
 void PoolProtocol<Derived>::serve() {
   if (access_.size() == 1) return;
   const bool has_tasks = deque.head >= deque.publish_from;
-  const uint64_t ticket = has_tasks ? request_cell_.open() : request_cell_.close();
-  if (ticket == kNoTicket) return;
-  const int thief = thief_of(ticket);
+  const uint64_t request_id = has_tasks ? request_cell_.open() : request_cell_.close();
+  if (request_id == kNoRequest) return;
+  const int thief = thief_of(request_id);
   uint64_t count = 0;
   if (has_tasks) {
     count = how_many();
@@ -117,14 +117,14 @@ void PoolProtocol<Derived>::serve() {
     statistics_.handed_over += count;
     set_tail(deque.tail + count);
   }
-  request_cell_.take(ticket, deque.head < deque.publish_from ? kBlocked : kOpen);
-  answer(ticket, thief, count);
+  request_cell_.take(request_id, deque.head < deque.publish_from ? kBlocked : kOpen);
+  answer(request_id, thief, count);
 }
 
 // Returns the rank that a request names. It indexes arrays, so a rank that cannot be ends the run.
 template <typename Derived>
 int PoolProtocol<Derived>::thief_of(uint64_t request) {
-  const int thief = rank_of_ticket(request);
+  const int thief = rank_of_request(request);
   if (!names_a_thief(request, rank(), access_.size())) {
     check_or_break(make_error(absl::StatusCode::kInternal, ErrorScope::kPeer,
                               "a steal request names rank " + std::to_string(thief)));
@@ -171,9 +171,9 @@ void PoolProtocol<Derived>::pack(Parcel& parcel, Cell& cell, int thief) {
   cell.thief = static_cast<uint64_t>(thief);
 }
 
-// Answers the request `ticket` of `thief` with the first `count` parcels of area_.outgoing.
+// Answers the request `request_id` of `thief` with the first `count` parcels of area_.outgoing.
 template <typename Derived>
-void PoolProtocol<Derived>::answer(uint64_t ticket, int thief, uint64_t count) {
+void PoolProtocol<Derived>::answer(uint64_t request_id, int thief, uint64_t count) {
   const TraceScope trace("pool", "answer", "tasks", count);
   ++statistics_.requests;
   area_.outgoing.count = count;
@@ -185,13 +185,13 @@ void PoolProtocol<Derived>::answer(uint64_t ticket, int thief, uint64_t count) {
   if (!mapped_.empty()) {
     PoolArea& there = area_of(thief);
     std::memcpy(&there.transfer, &area_.outgoing, bytes);
-    there.answer.store(ticket, std::memory_order_release);
+    there.answer.store(request_id, std::memory_order_release);
     return;
   }
   check_or_break(
       access_.write(thief, reinterpret_cast<uint64_t>(&area_.transfer), &area_.outgoing, bytes));
-  check_or_break(
-      access_.write(thief, reinterpret_cast<uint64_t>(&area_.answer), &ticket, sizeof ticket));
+  check_or_break(access_.write(thief, reinterpret_cast<uint64_t>(&area_.answer), &request_id,
+                               sizeof request_id));
 }
 
 // ---- Thief --------------------------------------------------------------------------------------
@@ -204,23 +204,23 @@ void PoolProtocol<Derived>::record(const PoolAttempt& attempt) {
 // Asks the victim for tasks. Returns the previous value of the victim's request cell: kOpen if the
 // request is now in the cell.
 template <typename Derived>
-uint64_t PoolProtocol<Derived>::request_from(int victim, uint64_t ticket) {
+uint64_t PoolProtocol<Derived>::request_from(int victim, uint64_t request_id) {
   if (mapped_.empty()) {
-    return value_or_break(
-        access_.compare_swap(victim, reinterpret_cast<uint64_t>(&area_.request), kOpen, ticket));
+    return value_or_break(access_.compare_swap(victim, reinterpret_cast<uint64_t>(&area_.request),
+                                               kOpen, request_id));
   }
   std::atomic<uint64_t>& request = area_of(victim).request;
   // A load first: most attempts find kBlocked, and a compare-and-swap would take the cache line
   // from its owner.
   uint64_t seen = request.load(std::memory_order_relaxed);
   if (seen != kOpen) return seen;
-  request.compare_exchange_strong(seen, ticket, std::memory_order_acq_rel);
+  request.compare_exchange_strong(seen, request_id, std::memory_order_acq_rel);
   return seen;
 }
 
 template <typename Derived>
-void PoolProtocol<Derived>::await_answer(uint64_t ticket) {
-  for (uint64_t round = 0; area_.answer.load(std::memory_order_acquire) != ticket; ++round) {
+void PoolProtocol<Derived>::await_answer(uint64_t request_id) {
+  for (uint64_t round = 0; area_.answer.load(std::memory_order_acquire) != request_id; ++round) {
     serve();
     self().pause(round);
     // The victim usually answers while this thief spins.
@@ -235,11 +235,11 @@ bool PoolProtocol<Derived>::attempt(Step step, int victim, size_t level) {
   // refused.
   if (static_cast<uint64_t>(deque.limit - deque.head) < most_parcels(options_)) return false;
   const auto start = self().now();
-  const uint64_t ticket = ticket_of(rank(), ++requests_sent_);
+  const uint64_t request_id = request_id_of(rank(), ++requests_sent_);
   PoolAttempt attempt{.step = step, .level = static_cast<uint8_t>(level), .victim = victim};
-  const uint64_t seen = request_from(victim, ticket);
+  const uint64_t seen = request_from(victim, request_id);
   if (seen == kOpen) {
-    await_answer(ticket);
+    await_answer(request_id);
     const auto tasks =
         tasks_in(area_.transfer, most_parcels(options_), shared_cells_, access_.size());
     if (!tasks.has_value()) refuse_task(static_cast<uint64_t>(victim));

@@ -1,17 +1,17 @@
 // RequestCellOwner: the victim's side of its request cell, by which thieves ask for tasks.
 //
-//   state     changed by   to        when
-//   kBlocked  owner        kOpen     it has tasks to hand over: a store
-//   kOpen     owner        kBlocked  it has none any more: a compare-and-swap
-//   kOpen     thief        ticket    it asks for tasks: a compare-and-swap
-//   ticket    owner        kBlocked, kOpen   it is about to answer this request: a store
+//   state       changed by   to                when
+//   kBlocked    owner        kOpen             it has tasks to hand over: a store
+//   kOpen       owner        kBlocked          it has none any more: a compare-and-swap
+//   kOpen       thief        request id        it asks for tasks: a compare-and-swap
+//   request id  owner        kBlocked, kOpen   it is about to answer this request: a store
 //
 // Peers change the cell only from kOpen, so all their compare-and-swaps fail while the cell is
-// kBlocked or holds a ticket. But a failed compare-and-swap of a device may undo a store of the
+// kBlocked or holds a request id. But a failed compare-and-swap of a device may undo a store of the
 // owner (RemoteAccess): the cell then has the value again that it had before the store. It can have
 // no other value, because a device executes one atomic operation on a word at a time, and the
 // owner's compare-and-swap is an operation of the device, too. If kBlocked returns, the owner opens
-// the cell again. If the last ticket returns, the owner recognizes it, and does not answer it
+// the cell again. If the last request id returns, the owner recognizes it, and does not answer it
 // twice. The owner's own compare-and-swap may find it, too.
 //
 // tests/tasks/pool/request_cell_interleavings_test.cc runs this code in every interleaving of small
@@ -26,8 +26,8 @@
 
 namespace cariama::tasks {
 
-// Not a ticket: see ticket_of().
-inline constexpr uint64_t kNoTicket = pool::internal::kOpen;
+// Not a request id: see request_id_of().
+inline constexpr uint64_t kNoRequest = pool::internal::kOpen;
 
 // `Memory` has load (acquire), store (release), and compare_swap, which returns the old value and
 // is atomic with the compare-and-swaps of the peers.
@@ -37,13 +37,13 @@ class RequestCellOwner {
   RequestCellOwner(Memory& memory, std::atomic<uint64_t>& cell) : memory_(memory), cell_(cell) {}
 
   // Call one of these two: open() if the worker has tasks to hand over, close() if it has none.
-  // Returns the ticket of a thief, or kNoTicket. The caller then calls take() with the ticket, and
-  // answers it.
+  // Returns the request id of a thief, or kNoRequest. The caller then calls take() with the request
+  // id, and answers the request.
   [[nodiscard]] uint64_t open() {
     const uint64_t request = checked(memory_.load(cell_));
-    if (request != pool::internal::kBlocked) return request;  // kOpen is kNoTicket
+    if (request != pool::internal::kBlocked) return request;  // kOpen is kNoRequest
     memory_.store(cell_, pool::internal::kOpen);
-    return kNoTicket;
+    return kNoRequest;
   }
   [[nodiscard]] uint64_t close() {
     uint64_t request = checked(memory_.load(cell_));
@@ -51,17 +51,17 @@ class RequestCellOwner {
       request =
           checked(memory_.compare_swap(cell_, pool::internal::kOpen, pool::internal::kBlocked));
     }
-    return request == pool::internal::kBlocked ? kNoTicket : request;
+    return request == pool::internal::kBlocked ? kNoRequest : request;
   }
 
-  // Removes the ticket from the cell. `next` is kOpen or kBlocked.
-  void take(uint64_t ticket, uint64_t next) {
-    taken_ = ticket;
+  // Removes the request id from the cell. `next` is kOpen or kBlocked.
+  void take(uint64_t request_id, uint64_t next) {
+    taken_ = request_id;
     memory_.store(cell_, next);
   }
 
  private:
-  // Returns the contents of the cell. If the last ticket has returned to it, closes it.
+  // Returns the contents of the cell. If the last request id has returned to it, closes it.
   [[nodiscard]] uint64_t checked(uint64_t request) {
     if (request != taken_) return request;
     memory_.store(cell_, pool::internal::kBlocked);
@@ -70,7 +70,7 @@ class RequestCellOwner {
 
   Memory& memory_;
   std::atomic<uint64_t>& cell_;
-  uint64_t taken_ = ~uint64_t{0};  // the last ticket; initially a value that is none
+  uint64_t taken_ = ~uint64_t{0};  // the last request id; initially a value that is none
 };
 
 }  // namespace cariama::tasks

@@ -21,9 +21,9 @@
 
 #include "bdd/bdd.h"
 #include "bdd/files.h"
+#include "bdd/internal/node_table.h"
 #include "bdd/job.h"
 #include "bdd/model_file.h"
-#include "bdd/node_table.h"
 #include "bdd/reachability.h"
 #include "dtutils/allocators/memory_budget.h"
 #include "tests/bdd/bdd_test_support.h"

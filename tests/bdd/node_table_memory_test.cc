@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "bdd/node_table.h"
+#include "bdd/internal/node_table.h"
 #include "dsfabric/collectives.h"
 #include "dtutils/allocators/memory_budget.h"
 #include "tests/bdd/bdd_test_support.h"
@@ -85,6 +85,23 @@ TEST(NodeTableMemory, OfTheCachesIsAnErrorOfAllProcesses) {
     EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
     EXPECT_THAT(std::string(refused.message()), HasSubstr("look-ups in a node table"));
     must(must(make())->destroy(soon()));
+  });
+}
+
+// In rank 1 the memory suffices for its part of the table, but not for the 64 MiB of its look-ups.
+TEST(NodeTableMemory, OfARefusedTableIsFreed) {
+  cariama::testing::run_process_job(2, {}, [](Fabric& fabric) {
+    Collectives all(fabric);
+    const NodeTable::JobOptions options{
+        .bytes = uint64_t{8} << 20, .remote = true, .in_flight = 4096};
+    const auto used_after_refusal = [&] {
+      const NoMoreMemory limit(fabric.rank() == 1 ? uint64_t{16} << 20 : uint64_t{1} << 40);
+      const absl::Status refused = NodeTable::create(all, options, soon()).status();
+      EXPECT_TRUE(absl::IsResourceExhausted(refused)) << refused;
+      return MemoryBudget::process().used();
+    };
+    const uint64_t first = used_after_refusal();
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(used_after_refusal(), first);
   });
 }
 

@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <limits>
 #include <random>
 #include <set>
 #include <string>
@@ -65,14 +66,18 @@ void check_logic(Manager& manager, uint64_t seed) {
   const std::vector<uint32_t> quantified = random_variables(count, 1, random);
   const Bdd cube = manager.cube(quantified);
   const auto v = static_cast<uint32_t>(random() % count);
-  Truth ite(size), both(size), composed(size);
+  Truth ite(size), both(size), either(size), one(size), composed(size);
   for (size_t i = 0; i < size; ++i) {
     ite[i] = a.truth[i] ? b.truth[i] : c.truth[i];
     both[i] = a.truth[i] && b.truth[i];
+    either[i] = a.truth[i] || b.truth[i];
+    one[i] = a.truth[i] != b.truth[i];
     composed[i] = at(a.truth, i, v, b.truth[i]);
   }
   EXPECT_EQ(truth_of(a.function.ite(b.function, c.function), count), ite) << "seed " << seed;
   EXPECT_EQ(truth_of(a.function & b.function, count), both) << "seed " << seed;
+  EXPECT_EQ(truth_of(a.function | b.function, count), either) << "seed " << seed;
+  EXPECT_EQ(truth_of(a.function ^ b.function, count), one) << "seed " << seed;
   EXPECT_EQ(truth_of(a.function.compose(v, b.function), count), composed) << "seed " << seed;
   EXPECT_EQ(truth_of(a.function.exists(cube), count), exists_in(a.truth, quantified));
   EXPECT_EQ(truth_of(a.function.and_exists(b.function, cube), count), exists_in(both, quantified));
@@ -100,11 +105,11 @@ void check_logic(Manager& manager, uint64_t seed) {
   }
   // A function depends on the variables whose values make a difference.
   std::vector<uint32_t> support;
-  for (const uint32_t one : all) {
+  for (const uint32_t variable : all) {
     bool differs = false;
     for (size_t i = 0; i < size; ++i)
-      differs |= at(a.truth, i, one, false) != at(a.truth, i, one, true);
-    if (differs) support.push_back(one);
+      differs |= at(a.truth, i, variable, false) != at(a.truth, i, variable, true);
+    if (differs) support.push_back(variable);
   }
   EXPECT_EQ(a.function.support(), manager.cube(support));
 }
@@ -364,6 +369,11 @@ TEST(Options, AreChecked) {
   EXPECT_FALSE(Manager::create({.table_bytes = 1 << 20, .max_table_bytes = 1 << 19}).ok());
 }
 
+TEST(Diagrams, AnOffsetBehindTheEndIsAnError) {
+  size_t offset = 100;
+  EXPECT_EQ(parse_diagrams("short", offset).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
 TEST(ExactCounts, Arithmetic) {
   ExactCount count = 1;
   for (int i = 0; i < 5; ++i) count <<= 37;
@@ -375,7 +385,14 @@ TEST(ExactCounts, Arithmetic) {
   EXPECT_GT(count, less);
   EXPECT_EQ(ExactCount(0).to_string(), "0");
   EXPECT_EQ(ExactCount(0) << 100, 0u);
-  EXPECT_DOUBLE_EQ((less + 1u).to_double(), 18446744073709551616.0);
+  EXPECT_EQ((less + 1u).to_double(), 18446744073709551616.0);
+  // The nearest double is 2^117 + 2^65: the bits below it are more than half of the distance.
+  const ExactCount above_half = (ExactCount(1) << 117) + (ExactCount(1) << 64) + 1u;
+  EXPECT_EQ(above_half.to_double(), std::ldexp(1, 117) + std::ldexp(1, 65));
+  EXPECT_EQ(((ExactCount(1) << 117) + (ExactCount(1) << 64)).to_double(), std::ldexp(1, 117));
+  EXPECT_EQ((ExactCount(1) << 1023).to_double(), std::ldexp(1, 1023));
+  EXPECT_EQ((ExactCount(1) << 1024).to_double(), std::numeric_limits<double>::infinity());
+  EXPECT_EQ((ExactCount(1) << 5000).to_double(), std::numeric_limits<double>::infinity());
   EXPECT_DOUBLE_EQ(ExactCount(1000).log10(), 3.0);
   EXPECT_DOUBLE_EQ((less + 1u).log10(), 64 * std::log10(2.0));
   EXPECT_DOUBLE_EQ((ExactCount(1) << 5000).log10(), 5000 * std::log10(2.0));

@@ -15,8 +15,8 @@
 #include <vector>
 
 #include "bdd/bdd.h"
+#include "bdd/internal/node_table.h"
 #include "bdd/model_file.h"
-#include "bdd/node_table.h"
 #include "tests/bdd/bdd_test_support.h"
 #include "tests/dtutils/testing/text_of.h"
 
@@ -262,7 +262,7 @@ TEST(Deadlocks, AreFoundWithATrace) {
 TEST(Checkpoints, ContinueAfterALevel) {
   const std::string folder = ::testing::TempDir() + "checkpoint" + std::to_string(getpid());
   for (const int processes : {1, 2}) {
-    for (const Strategy strategy : {Strategy::kBfs, Strategy::kSaturation}) {
+    for (const Strategy strategy : {Strategy::kBfs, Strategy::kChaining, Strategy::kSaturation}) {
       if (testing::kShort && strategy != Strategy::kSaturation) continue;
       std::filesystem::remove_all(folder);
       with_manager(processes, medium(), [&](Manager& manager) {
@@ -273,7 +273,8 @@ TEST(Checkpoints, ContinueAfterALevel) {
         ASSERT_TRUE(part.ok()) << part.status();
         EXPECT_FALSE(part->complete);
       });
-      with_manager(processes, medium(), [&](Manager& manager) {
+      // In a job of another size.
+      with_manager(3 - processes, medium(), [&](Manager& manager) {
         const Model model = load_model(manager, *read_model_file(model_path("anderson.4")));
         const absl::StatusOr<ReachResult> result =
             reach(model, {.strategy = strategy, .checkpoint = folder});
@@ -364,6 +365,36 @@ TEST(Queens, KnownNumbers) {
       }
     });
   }
+}
+
+TEST(Queens, RefuseBoardsOfTooManyRows) {
+  with_manager(1, medium(), [](Manager& manager) {
+    for (const uint32_t n : {0u, 97u, 65'536u, 4'294'967'295u}) {
+      EXPECT_THROW((void)queens(manager, n), std::invalid_argument) << n;
+    }
+  });
+}
+
+TEST(Models, WithoutVariablesAreRefused) {
+  const Model model{.bits = {1}};
+  EXPECT_EQ(model.states_of("0=1").status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THROW((void)find_trace(model, {}, {}), std::invalid_argument);
+  EXPECT_THROW((void)find_deadlocks(model, {}), std::invalid_argument);
+  EXPECT_EQ(reach(model, {}).status().code(), absl::StatusCode::kInvalidArgument);
+}
+
+TEST(Models, WithIntegersOfMoreThan64BitsAreRefused) {
+  with_manager(1, medium(), [](Manager& manager) {
+    Model model = load_model(manager, counter());
+    model.bits[0] = 65;
+    model.state_bits = 100;
+    EXPECT_EQ(model.states_of("0=1").status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(reach(model, {}).status().code(), absl::StatusCode::kInvalidArgument);
+    model.bits[0] = 1;
+    model.first_bit.clear();
+    EXPECT_EQ(model.states_of("0=1").status().code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_EQ(reach(model, {}).status().code(), absl::StatusCode::kInvalidArgument);
+  });
 }
 
 TEST(ModelFiles, AreReadAndWrittenExactly) {

@@ -130,6 +130,34 @@ TEST(LateTransfers, DoNotChangeATableThatIsSaved) {
 
 // The owner answers only after the operation has ended, and the thread of the access does not poll:
 // the table stays as it is, and is not saved, until that thread polls.
+// A find ends with its first chunk. The second one, requested in advance, is then still in flight;
+// the owner may free its share as soon as the function has returned.
+TEST(LateTransfers, AFunctionThatBlocksLeavesNone) {
+  LocalJob job({.processes = 2, .transport = transport_case("sim")});
+  job.run([](Fabric& fabric, uint32_t) {
+    Collectives all(fabric);
+    auto table = must(Table::create(
+        all,
+        {.buckets = 4096, .chunk = 64, .prefetch = TablePrefetch::kEager, .force_remote = true},
+        soon()));
+    auto access = must(table->access());
+    std::mt19937_64 random(fabric.rank());
+    std::vector<TableKey<1>> keys(64);
+    std::vector<TableResult> results(keys.size());
+    for (int i = 0; i < 20; ++i) {
+      EXPECT_EQ(access->find(random_key<1>(random)).outcome, TableOutcome::kAbsent);
+      EXPECT_EQ(access->active(), 0u);
+      for (TableKey<1>& key : keys) key = random_key<1>(random);
+      access->find(keys, results);
+      EXPECT_EQ(access->active(), 0u);
+    }
+    EXPECT_EQ(access->statistics().chunks_read, 2 * 20 * (1 + keys.size()));
+    must(all.barrier(soon()));
+    access.reset();
+    must(table->destroy(soon()));
+  });
+}
+
 TEST(LateTransfers, OfAnotherThreadAreNamed) {
   LocalJobOptions options;
   options.fabric.threads = 2;
@@ -164,7 +192,7 @@ TEST(LateTransfers, OfAnotherThreadAreNamed) {
       const auto busy = make_call([open = &may_answer] {
         static_cast<void>(wait_until([open] { return open->load(); }, soon()));
       });
-      must(internal::send_call(fabric, 1, internal::kService, OutgoingCallView::of(busy),
+      must(internal::send_call(fabric, 1, internal::kService, OutgoingCall::of(busy),
                                WhenFull::kRetry));
       EXPECT_EQ(access->find_or_put(key).outcome, TableOutcome::kUnavailable);
       may_answer = true;

@@ -2,12 +2,14 @@
 // damaged file names the file.
 #include "dht/internal/table_file.h"
 
+#include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
 #include <fstream>
 #include <functional>
+#include <optional>
 #include <random>
 #include <string>
 #include <vector>
@@ -17,6 +19,7 @@
 #include "gtest/gtest.h"
 #include "tests/dht/table_test_support.h"
 #include "tests/dsfabric/testing/local_job.h"
+#include "tests/dsfabric/testing/process_job.h"
 
 namespace cariama::testing {
 namespace {
@@ -102,6 +105,27 @@ TEST(SavedTableTest, ComesBackInJobsOfOtherShapes) {
   load_and_compare(folder / "table", 2, {.buckets = 700}, saved, false);
   load_and_compare(folder / "table", 5, {.buckets = 400, .force_remote = true}, saved, false);
   load_and_compare(folder / "table", 1, {.buckets = 1500}, saved, false);
+}
+
+TEST(SavedTableTest, ANewJobGetsAllKeysAfterADeath) {
+  const ScratchFolder folder;
+  run_job_with_a_victim(3, 2, [&](Fabric& fabric) {
+    Collectives all(fabric, {.leave_out_dead = true});
+    auto table = must(HashTable<2>::create(all, {.buckets = 500}, soon()));
+    const auto keys = saved_keys();
+    std::vector<TableResult> results(keys.size());
+    if (fabric.rank() == 0) must(table->access())->find_or_put(keys, results);
+    must(all.barrier(soon()));
+    EXPECT_EQ(must(table->save(folder / "table", soon())), keys.size());
+    const std::vector<std::optional<pid_t>> processes = must(all.all_gather(getpid(), soon()));
+    if (fabric.rank() == 2) return wait_to_be_killed(fabric);
+    if (fabric.rank() == 0) kill(*processes[2], SIGKILL);
+    EXPECT_TRUE(wait_until([&] { return !fabric.peer_status(2).ok(); }, soon()));
+    EXPECT_EQ(table->save(folder / "other", soon()).status().code(),
+              absl::StatusCode::kUnavailable);
+    must(table->destroy(soon()));
+  });
+  load_and_compare(folder / "table", 2, {.buckets = 900}, {}, false);
 }
 
 // A bucket that an operation has left half filled is not saved. An operation passes it on its way

@@ -251,12 +251,12 @@ TEST(Arguments, AnOwnedCallContainsItsArguments) {
       make_call([](const std::string& its, const std::array<uint64_t, 4>& all,
                    int third) { heard = its + std::to_string(all[0]) + std::to_string(third); },
                 text, numbers, 3);
-  const auto& kept = internal::owned(call);
-  EXPECT_EQ(&internal::owned(kept), &kept);
+  const auto& owning = internal::owned(call);
+  EXPECT_EQ(&internal::owned(owning), &owning);
   const std::string before = text;
   text += text;
   numbers[0] = 7;
-  auto memory = encode(kept);
+  auto memory = encode(owning);
   EXPECT_EQ(run(memory).outcome, CallOutcome::kDone);
   EXPECT_EQ(heard, before + "13");
   auto later = encode(call);

@@ -1,6 +1,6 @@
 // A worker whose call source always has calls: other calls to the worker run all the same, and its
 // own calls end.
-#include "dsfabric/call_source.h"
+#include "dsfabric/internal/call_source.h"
 
 #include <atomic>
 #include <cstddef>

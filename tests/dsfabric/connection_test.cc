@@ -63,8 +63,8 @@ class ConnectionTest : public ::testing::Test {
   // A message whose only content is a number.
   struct Number {
     uint64_t value;
-    [[nodiscard]] OutgoingCallView call() const {
-      OutgoingCallView out;
+    [[nodiscard]] OutgoingCall call() const {
+      OutgoingCall out;
       out.id = {1};
       out.closure_bytes = sizeof value;
       out.call = &value;

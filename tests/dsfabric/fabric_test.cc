@@ -11,8 +11,8 @@
 #include <tuple>
 #include <vector>
 
-#include "dsfabric/call_source.h"
 #include "dsfabric/fabric/participation.h"
+#include "dsfabric/internal/call_source.h"
 #include "dsfabric/send_call.h"
 #include "dsfabric/serializer.h"
 #include "dtutils/system_info.h"

@@ -24,7 +24,7 @@
 
 #include "dsfabric/fabric.h"
 #include "dsfabric/send_call.h"
-#include "dtutils/file_descriptor.h"
+#include "dtutils/internal/file_descriptor.h"
 #include "dtutils/statistics_service.h"
 #include "tests/dsfabric/testing/role.h"
 #include "tests/dsfabric/testing/running_command.h"

@@ -26,7 +26,7 @@
 #include "dsfabric/peers/broker.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/diagnostics.h"
-#include "dtutils/file_descriptor.h"
+#include "dtutils/internal/file_descriptor.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/role.h"

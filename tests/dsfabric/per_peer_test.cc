@@ -1,5 +1,5 @@
 // Records that are created on first use, and the records that a fabric has of its peers.
-#include "dsfabric/per_peer.h"
+#include "dsfabric/internal/per_peer.h"
 
 #include <atomic>
 #include <cstdint>

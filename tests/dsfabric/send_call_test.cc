@@ -197,7 +197,7 @@ TEST_P(SendCallTest, InvalidLocatorsFailTheirOwnCallOnly) {
         internal::CallEnd end;
         end.consumed = internal::EventReceiver(done);
         const auto forge = [&](const auto& call) {
-          must(internal::send_call(fabric, 1, 1, OutgoingCallView::of(call), Retry, end));
+          must(internal::send_call(fabric, 1, 1, OutgoingCall::of(call), Retry, end));
         };
         if (pulled == Sync) {
           forge(internal::PulledCall<std::remove_const_t<decltype(count)>, Sync>(count, wrong));

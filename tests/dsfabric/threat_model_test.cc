@@ -32,7 +32,7 @@
 #include "dsfabric/fabric.h"
 #include "dsfabric/future.h"
 #include "dsfabric/send_call.h"
-#include "dtutils/file_descriptor.h"
+#include "dtutils/internal/file_descriptor.h"
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/local_job.h"
 #include "tests/dsfabric/testing/process_job.h"

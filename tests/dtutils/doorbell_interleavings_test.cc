@@ -33,7 +33,7 @@ enum class Mistake {
   kNone,
   kArmByStore,          // arm() marks the word by a plain store, without a fence
   kNoRecheck,           // the sleeper does not evaluate the condition after arm()
-  kWaitWithoutCompare,  // wait() sleeps also if the word is no longer the ticket
+  kWaitWithoutCompare,  // wait() sleeps also if the word differs from the expected value
   kRingWithoutFence,    // ring() loads the mark without a fence
   kNoFenceRingers,      // the sleeper does not fence ringers that do not fence themselves
   kWakeBeforeDisarm,    // ring() wakes before it changes the word
@@ -318,7 +318,7 @@ class ModelSleeper final : public Sleeper {
   void arm() override {
     const bool early = step.mistake == Mistake::kGroupBeforeOwn;
     if (early) static_cast<void>(shared_.group.arm());
-    ticket_ = shared_.own.arm();
+    expected_ = shared_.own.arm();
     if ((kind_ == Kind::kGroup && !early) || kind_ == Kind::kRelay ||
         (kind_ == Kind::kShared && !shared_.group.is_armed())) {
       static_cast<void>(shared_.group.arm());
@@ -326,12 +326,12 @@ class ModelSleeper final : public Sleeper {
     if (kind_ == Kind::kSet) shared_.set.arm(3);
     if (kind_ == Kind::kUnfenced) Model::fence_ringers();
   }
-  void wait(Deadline deadline) override { shared_.own.wait(ticket_, deadline); }
+  void wait(Deadline deadline) override { shared_.own.wait(expected_, deadline); }
 
  private:
   Shared& shared_;
   const Kind kind_;
-  uint32_t ticket_ = 0;
+  uint32_t expected_ = 0;
 };
 
 // Sleeps until every ringer in [first, last) has sent `messages`.
@@ -486,12 +486,12 @@ Actions remote_sleeper(uint64_t messages, int executed_early) {
         }
       }
     };
-    const uint64_t ticket = load(remote.events.cell());  // arms the completion queue
+    const uint64_t expected = load(remote.events.cell());  // arms the completion queue
     execute(executed_early);
     const uint64_t consumed = load(remote.message.cell());
     if (consumed == messages) return Then::kEnd;
     execute(2);
-    if (published <= consumed) Model::wait(remote.events.cell(), ticket);
+    if (published <= consumed) Model::wait(remote.events.cell(), expected);
     return Then::kAgain;
   };
 }

@@ -1,4 +1,4 @@
-#include "dtutils/file_descriptor.h"
+#include "dtutils/internal/file_descriptor.h"
 
 #include <fcntl.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-#include "dtutils/json.h"
+#include "dtutils/internal/json.h"
 
 #include <string>
 

@@ -19,7 +19,7 @@
 #include <string>
 #include <vector>
 
-#include "dtutils/file_descriptor.h"
+#include "dtutils/internal/file_descriptor.h"
 #include "dtutils/statistics.h"
 #include "tests/dtutils/testing/text_of.h"
 

@@ -143,7 +143,7 @@ TEST(Doorbell, IsRungOncePerArming) {
   Doorbell doorbell;
   EXPECT_FALSE(doorbell.ring());
   const uint32_t first = doorbell.arm();
-  EXPECT_EQ(doorbell.arm(), first);  // two sleepers may have the same ticket
+  EXPECT_EQ(doorbell.arm(), first);  // two sleepers may expect the same value
   EXPECT_TRUE(doorbell.is_armed());
   EXPECT_TRUE(doorbell.ring());
   EXPECT_FALSE(doorbell.ring());

@@ -13,7 +13,7 @@
 #include <string_view>
 
 #include "dsfabric/bootstrap/handshake.h"
-#include "dtutils/file_descriptor.h"
+#include "dtutils/internal/file_descriptor.h"
 #include "tests/fuzz/fuzz_input.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

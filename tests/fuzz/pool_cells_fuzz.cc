@@ -1,7 +1,7 @@
 // The cells of a task pool that peers write: requests of thieves, tasks that a victim hands over,
 // and the ends of stolen tasks, with results and exceptions.
 //
-// A ticket that passes the check names another worker. A task that passes the check fits into a
+// A request id that passes the check names another worker. A task that passes the check fits into a
 // cell of the thief's deque, and can be handed on. The end of a task yields at most the bytes of a
 // payload, or an exception.
 #include <algorithm>
@@ -31,14 +31,14 @@ constexpr uint64_t kSharedCells = 256;
 void take_request(FuzzInput& input) {
   const int workers = 2 + input.take<uint16_t>() % 3000;
   const int rank = input.take<uint16_t>() % workers;
-  const auto ticket = input.take<uint64_t>();
-  if (names_a_thief(ticket, rank, workers)) {
-    const int thief = rank_of_ticket(ticket);
+  const auto request_id = input.take<uint64_t>();
+  if (names_a_thief(request_id, rank, workers)) {
+    const int thief = rank_of_request(request_id);
     require(thief >= 0 && thief < workers && thief != rank);
-    require(ticket_of(thief, ticket >> kTicketRankBits) == ticket);
+    require(request_id_of(thief, request_id >> kThiefBits) == request_id);
   }
   const int thief = input.take<uint16_t>() % workers;
-  const uint64_t honest = ticket_of(thief, 1 + input.take<uint16_t>());
+  const uint64_t honest = request_id_of(thief, 1 + input.take<uint16_t>());
   require(names_a_thief(honest, rank, workers) == (thief != rank));
 }
 

@@ -93,7 +93,8 @@ TEST(PriorFeatures, AreTheSameForATurnedBoardAndForTheOtherSideOfAMirroredOne) {
       board.set_position(sets[0], sets[1], exchange ? opponent(to_move) : to_move);
       return PriorFeatures(board, cell_of(position.last));
     };
-    const auto turn = [&](Move cell) { return turned(cell, side * side); };
+    // A rotation of the board by 180 degrees. The roles of the colours stay.
+    const auto turn = [&](Move cell) { return static_cast<Move>(side * side - 1 - cell); };
     const auto mirror = [&](Move cell) { return mirrored(cell, side); };
     const PriorFeatures plain(position.board, position.last);
     const PriorFeatures as_turned = change(turn, false);

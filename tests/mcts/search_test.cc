@@ -271,7 +271,7 @@ TEST_P(ByThreads, WhatWasPonderedIsKept) {
   const auto answer = search.run(game, {.iterations = 1});
   visits = 0;
   for (const auto& move : answer.moves) visits += move.visits;
-  // One visit less, from before the move had a node, and one more, from this search.
+  // The visit of the move from before it had a node is not in its node; this search adds one visit.
   EXPECT_EQ(visits, reply.visits);
 }
 

@@ -426,7 +426,7 @@ TEST_P(Channel, PublicationCountsSynchronizersDown) {
   const auto send_watched = [&](bool batch, WhenNoRoom when, Synchronizer& done) {
     const auto call = make_call(Small{next_++});
     internal::EventReceiver transmitted(done);
-    return rig.sender().send_slowly(OutgoingCallView::of(call), when, batch, transmitted);
+    return rig.sender().send_slowly(OutgoingCall::of(call), when, batch, transmitted);
   };
   Synchronizer batched;
   ASSERT_TRUE(send_watched(true, kFail, batched).ok());
@@ -483,7 +483,7 @@ TEST_P(Channel, AFailedPeerFailsWaitingAndDeferredCalls) {
   const auto call = make_call(Small{next_});
   internal::EventReceiver transmitted(deferred);
   ASSERT_TRUE(
-      rig.sender().send_slowly(OutgoingCallView::of(call), kRetryAsync, false, transmitted).ok());
+      rig.sender().send_slowly(OutgoingCall::of(call), kRetryAsync, false, transmitted).ok());
   rig.polls_while_waiting = false;
   rig.link_status = absl::UnavailableError("the far end has died");
   EXPECT_TRUE(absl::IsUnavailable(send<false>(rig, kRetry).status()));

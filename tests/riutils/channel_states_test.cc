@@ -229,7 +229,7 @@ TEST_P(ChannelStates, WaitersLearnThatADeferredCallWasTransmitted) {
   Synchronizer transmitted;
   const auto call = make_call(Logged{next_++});
   internal::EventReceiver event(transmitted);
-  ASSERT_TRUE(rig.sender().send_slowly(OutgoingCallView::of(call), kDefer, false, event).ok());
+  ASSERT_TRUE(rig.sender().send_slowly(OutgoingCall::of(call), kDefer, false, event).ok());
   while (rig.sender().statistics().deferred < 2 * rig.calls_per_chunk(16)) {
     ASSERT_TRUE(send(rig, kDefer).ok());
   }

@@ -160,8 +160,7 @@ TEST_P(FirstChunk, TakesEachCallThatFits) {
     next_ = 0;
     ChannelRig rig(GetParam(), options());
     const auto none = make_buffer_call(FirstChunkCall{0}, Bytes());
-    const size_t length =
-        max_call_bytes(kSmall) - OutgoingCallView::of(none).total() + (fits ? 0 : 1);
+    const size_t length = max_call_bytes(kSmall) - OutgoingCall::of(none).total() + (fits ? 0 : 1);
     ASSERT_TRUE(send<true>(rig, kRefuse, length).ok());
     EXPECT_EQ(rig.chunk_bytes[0], fits ? kSmall : kFull);
     ASSERT_TRUE(rig.sender().flush().ok());

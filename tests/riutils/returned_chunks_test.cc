@@ -28,14 +28,14 @@ using testing::soon;
 
 // Returns the number of chunks that receivers have granted and not freed, over all fabrics of this
 // process, which may have ended.
-uint64_t chunks_held() {
-  uint64_t held = 0;
+uint64_t chunks_granted() {
+  uint64_t granted = 0;
   for (const Statistic& statistic : statistics_snapshot()) {
     if (statistic.kind != "one_sided") continue;
-    if (statistic.name == "chunks_granted") held += statistic.value;
-    if (statistic.name == "chunks_freed") held -= statistic.value;
+    if (statistic.name == "chunks_granted") granted += statistic.value;
+    if (statistic.name == "chunks_freed") granted -= statistic.value;
   }
-  return held;
+  return granted;
 }
 
 struct OrderedArrivals {
@@ -70,12 +70,13 @@ TEST_P(ReturnedChunks, CallsRunOnceInOrderAndTheReceiverFreesItsChunks) {
   for (uint64_t seed = 1; seed <= (replays ? 6 : 2); ++seed) {
     SCOPED_TRACE(seed);
     arrivals.reset();
-    const uint64_t held = chunks_held();
+    const uint64_t granted = chunks_granted();
     LocalJob local(testing::job_on(GetParam(), 2, 1, seed));
     local.run([&](Fabric& fabric, uint32_t) {
       if (fabric.rank() == 1) {
         EXPECT_TRUE(fabric.wait(
-            [&] { return arrivals.count.load() == kCalls && chunks_held() == held; }, soon()));
+            [&] { return arrivals.count.load() == kCalls && chunks_granted() == granted; },
+            soon()));
         return;
       }
       std::mt19937_64 random(seed);

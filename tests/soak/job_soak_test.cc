@@ -319,8 +319,8 @@ bool run_job(Kind kind, uint32_t victim, uint64_t seed, milliseconds duration, B
           Member member(*fabric, *self, kind, seed, board);
           ended = member.run(duration);
           if (kind == Kind::kDeath) {
-            // The victim is killed before the rounds end, so all others detect its death. Each
-            // stays until then: to the others, a process that leaves has failed, too.
+            // The victim is killed before the rounds end, so all other processes detect its death.
+            // Each stays until then, because the others consider a process that leaves failed.
             EXPECT_THAT(std::string(ended.message()),
                         ::testing::HasSubstr("rank " + std::to_string(victim)));
             ++board.noticed;

@@ -284,7 +284,8 @@ void run_member(Exchange& exchange, const SweepPhase& phase, Cell& cell, SweepBo
       return;
     }
     if (phase.name != "finalize" || cell.fault == Fault::kLostOperation) {
-      // The others regard a process that leaves as failed, so each stays until all have arrived.
+      // Each process stays until all have arrived, because the others consider a process that
+      // leaves failed.
       const auto is_lost = [&] { return !fabric->peer_status(kSweepVictim).ok(); };
       EXPECT_TRUE(fabric->wait_polling(
           [&] { return board.phase_ended == kSweepProcesses || is_lost(); }, soon()));
@@ -472,7 +473,7 @@ INSTANTIATE_TEST_SUITE_P(OfOperations, FaultSweep,
                          name_of_case);
 
 // Tasks need no fabric. After a death run() returns UNAVAILABLE in the other processes, which then
-// continue (tasks/runtime.h). A stopped worker holds up the others until it continues, so that
+// continue (tasks/runtime.h). A stopped worker blocks the other workers until it continues, so that
 // fault is left out.
 class TaskSweep : public FaultSweepBase, public ::testing::WithParamInterface<Fault> {};
 

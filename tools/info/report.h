@@ -15,7 +15,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "dtutils/internal/byte_size.h"
-#include "dtutils/json.h"
+#include "dtutils/internal/json.h"
 
 namespace cariama {
 

@@ -28,7 +28,7 @@
 #include <vector>
 
 #include "dtutils/diagnostics.h"
-#include "dtutils/file_descriptor.h"
+#include "dtutils/internal/file_descriptor.h"
 #include "dtutils/registration/registration_cache.h"
 #include "tests/dtutils/registration/pinning_domain.h"
 

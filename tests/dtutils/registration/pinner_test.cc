@@ -22,7 +22,7 @@
 
 #include "dtutils/device.h"
 #include "dtutils/fault/fault_device.h"
-#include "dtutils/file_descriptor.h"
+#include "dtutils/internal/file_descriptor.h"
 #include "dtutils/internal/memory_limits.h"
 #include "dtutils/internal/read_through.h"
 #include "dtutils/registration/registration_cache.h"

@@ -50,10 +50,10 @@ TEST(PoolCells, TasksThatFitIntoNoCellAreRefused) {
   EXPECT_EQ(tasks(), 2u);
 }
 
-TEST(PoolCells, TicketsNameAnotherWorker) {
-  EXPECT_TRUE(names_a_thief(ticket_of(2, 5), 1, kWorkers));
-  EXPECT_FALSE(names_a_thief(ticket_of(1, 5), 1, kWorkers)) << "the worker itself";
-  EXPECT_FALSE(names_a_thief(ticket_of(3, 5), 1, kWorkers));
+TEST(PoolCells, RequestIdsNameAnotherWorker) {
+  EXPECT_TRUE(names_a_thief(request_id_of(2, 5), 1, kWorkers));
+  EXPECT_FALSE(names_a_thief(request_id_of(1, 5), 1, kWorkers)) << "the worker itself";
+  EXPECT_FALSE(names_a_thief(request_id_of(3, 5), 1, kWorkers));
   EXPECT_FALSE(names_a_thief(UINT64_MAX, 1, kWorkers));
 }
 

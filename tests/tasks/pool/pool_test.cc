@@ -158,62 +158,6 @@ TEST(Pool, TasksNeedNoArguments) {
   with_pool(2, {}, [](TaskPool& pool, Fabric&) { EXPECT_EQ(must(pool.run<answers>()), 126u); });
 }
 
-// ---- Batches ----
-
-struct Wide {
-  std::array<uint64_t, 12> words;  // as many bytes as a task can have
-};
-static_assert(sizeof(Wide) == pool::kPayloadBytes);
-
-Wide pool_wide(const Wide& wide) {
-  Wide result = wide;
-  for (uint64_t& word : result.words) word = word * 3 + 1;
-  return result;
-}
-uint64_t spawn_many(uint64_t count) {
-  pool::Children<pool_wide> children;
-  for (uint64_t i = 0; i < count; ++i) {
-    Wide wide;
-    wide.words.fill(i);
-    children.spawn(wide);
-  }
-  uint64_t sum = 0;
-  for (uint64_t i = count; i-- > 0;) {
-    for (const uint64_t word : children.sync().words) {
-      if (word != i * 3 + 1) throw std::logic_error("a wrong result");
-      sum += word;
-    }
-  }
-  return sum;
-}
-uint64_t spawn_spawners(uint64_t count) {
-  pool::Children<spawn_many> children;
-  for (uint64_t i = 0; i < 30; ++i) children.spawn(count);
-  uint64_t sum = 0;
-  while (!children.empty()) sum += children.sync();
-  return sum;
-}
-
-TEST(Pool, BatchesOfTasksAreStolen) {
-  for (const uint32_t steal : {1u, 3u, 64u, kStealHalf}) {
-    const Shared<std::atomic<uint64_t>> tasks;
-    const Shared<std::atomic<uint64_t>> handed_over;
-    with_pool(3, {.steal = steal}, [&](TaskPool& pool, Fabric&) {
-      for (int run = 0; run < 5; ++run) {
-        const auto sum = pool.run<spawn_spawners>(100);
-        ASSERT_TRUE(sum.ok()) << sum.status();
-        EXPECT_EQ(*sum, 30u * 12u * (3 * 4950 + 100));
-      }
-      const PoolStatistics counts = pool.statistics();
-      *tasks += counts.stolen_tasks;
-      *handed_over += counts.handed_over;
-      EXPECT_EQ(counts.attempts, counts.steals + counts.blocked + counts.busy + counts.rejected);
-      EXPECT_LE(counts.stolen_tasks, counts.steals * (steal == kStealHalf ? 64 : steal));
-    });
-    EXPECT_EQ(*tasks, *handed_over) << "no task is lost on its way";
-  }
-}
-
 // ---- Full deques ----
 
 uint64_t leaf(uint64_t value) { return value; }
@@ -633,7 +577,7 @@ TEST(Pool, AStoppedWorkerEndsTheRunAtItsTimeLimit) {
 // has no task that it could hand over.
 uint64_t gets_an_impossible_request(uint64_t) {
   auto& area = *reinterpret_cast<tasks::PoolArea*>(tasks::kPoolAddress);
-  area.request.store(tasks::ticket_of((1 << tasks::kTicketRankBits) - 1, 1));
+  area.request.store(tasks::request_id_of((1 << tasks::kThiefBits) - 1, 1));
   pool::communicate();
   return 0;
 }

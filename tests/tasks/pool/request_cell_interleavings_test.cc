@@ -28,13 +28,13 @@ using testing::Interleaving;
 
 enum class Mistake : uint8_t {
   kNone,
-  kForgetTicket,  // the owner does not recognize a ticket that has returned
-  kCpuClose,      // the owner closes the cell by an instruction of the CPU
-  kStoreToClose,  // the owner closes the cell by a store
+  kForgetRequest,  // the owner does not recognize a request id that has returned
+  kCpuClose,       // the owner closes the cell by an instruction of the CPU
+  kStoreToClose,   // the owner closes the cell by a store
 };
 
 // The owner's step: serve() with tasks or without, and the state in which it leaves the cell after
-// it has taken a ticket.
+// it has taken a request id.
 enum class Owner : uint8_t { kIdle, kHasTask, kHasTasks };
 
 struct Instance {
@@ -114,14 +114,14 @@ class World final : public Interleaving {
   }
 
   void serve(std::optional<RequestCellOwner<Memory>>& owner, Owner step) {
-    const uint64_t ticket = step == Owner::kIdle ? owner->close() : owner->open();
-    if (ticket == kNoTicket) return;
-    if (ticket == kBlocked) return violate("the owner takes kBlocked for a ticket");
-    const size_t thief = ticket % 16;
-    const size_t number = ticket / 16 - 1;
+    const uint64_t request_id = step == Owner::kIdle ? owner->close() : owner->open();
+    if (request_id == kNoRequest) return;
+    if (request_id == kBlocked) return violate("the owner takes kBlocked for a request_id");
+    const size_t thief = request_id % 16;
+    const size_t number = request_id / 16 - 1;
     if (++answers_[thief][number] > 1) violate("a request was answered twice");
-    owner->take(ticket, step == Owner::kHasTasks ? kOpen : kBlocked);
-    if (mistake_ == Mistake::kForgetTicket) owner.emplace(memory_, cell_);
+    owner->take(request_id, step == Owner::kHasTasks ? kOpen : kBlocked);
+    if (mistake_ == Mistake::kForgetRequest) owner.emplace(memory_, cell_);
   }
   void own() {
     std::optional<RequestCellOwner<Memory>> owner;
@@ -146,8 +146,8 @@ class World final : public Interleaving {
     auto& answers = answers_[thief];
     for (size_t number = 0; number < instance_.requests; ++number) {
       answers.push_back(0);
-      const uint64_t ticket = (number + 1) * 16 + thief;
-      if (device_compare_swap(kOpen, ticket) != kOpen) continue;
+      const uint64_t request_id = (number + 1) * 16 + thief;
+      if (device_compare_swap(kOpen, request_id) != kOpen) continue;
       if (!await([&] { return answers[number] != 0; })) return;
     }
   }
@@ -185,7 +185,7 @@ TEST(RequestCellInterleavings, EachRequestIsAnsweredOnce) {
 
 TEST(RequestCellInterleavings, MistakesAreFound) {
   for (const Mistake mistake :
-       {Mistake::kForgetTicket, Mistake::kCpuClose, Mistake::kStoreToClose}) {
+       {Mistake::kForgetRequest, Mistake::kCpuClose, Mistake::kStoreToClose}) {
     std::string found;
     for (const Instance& instance : kInstances) {
       if (found.empty()) found = explore(instance, mistake).violation;

@@ -9,8 +9,8 @@
 //     poll(entries.data(), entries.size(), timeout);
 //     server.serve(std::span(entries).subspan(own_entries.size()));
 //   }
-#ifndef CARIAMA_DTUTILS_EXCHANGE_SERVER_H_
-#define CARIAMA_DTUTILS_EXCHANGE_SERVER_H_
+#ifndef CARIAMA_DTUTILS_INTERNAL_EXCHANGE_SERVER_H_
+#define CARIAMA_DTUTILS_INTERNAL_EXCHANGE_SERVER_H_
 
 #include <poll.h>
 
@@ -75,4 +75,4 @@ class CARIAMA_DTUTILS_EXPORT ExchangeServer {
 
 }  // namespace cariama
 
-#endif  // CARIAMA_DTUTILS_EXCHANGE_SERVER_H_
+#endif  // CARIAMA_DTUTILS_INTERNAL_EXCHANGE_SERVER_H_

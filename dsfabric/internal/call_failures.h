@@ -1,7 +1,7 @@
 // The errors that all paths of calls report in the same words, for the sources of this layer and of
 // the layers above.
-#ifndef CARIAMA_DSFABRIC_CALL_FAILURES_H_
-#define CARIAMA_DSFABRIC_CALL_FAILURES_H_
+#ifndef CARIAMA_DSFABRIC_INTERNAL_CALL_FAILURES_H_
+#define CARIAMA_DSFABRIC_INTERNAL_CALL_FAILURES_H_
 
 #include <cstdint>
 #include <string>
@@ -29,4 +29,4 @@ namespace cariama::internal {
 
 }  // namespace cariama::internal
 
-#endif  // CARIAMA_DSFABRIC_CALL_FAILURES_H_
+#endif  // CARIAMA_DSFABRIC_INTERNAL_CALL_FAILURES_H_

@@ -1,6 +1,6 @@
 // JSON text for the output of programs (--json) and for files (statistics.h, trace.h).
-#ifndef CARIAMA_DTUTILS_JSON_H_
-#define CARIAMA_DTUTILS_JSON_H_
+#ifndef CARIAMA_DTUTILS_INTERNAL_JSON_H_
+#define CARIAMA_DTUTILS_INTERNAL_JSON_H_
 
 #include <string>
 #include <string_view>
@@ -15,4 +15,4 @@ namespace cariama {
 
 }  // namespace cariama
 
-#endif  // CARIAMA_DTUTILS_JSON_H_
+#endif  // CARIAMA_DTUTILS_INTERNAL_JSON_H_

@@ -3,8 +3,8 @@
 //   FileDescriptor socket(::socket(...));
 //   if (!socket.valid()) return make_errno_error(errno, ...);
 //   poll_it(socket.get());   // closed when `socket` ends
-#ifndef CARIAMA_DTUTILS_FILE_DESCRIPTOR_H_
-#define CARIAMA_DTUTILS_FILE_DESCRIPTOR_H_
+#ifndef CARIAMA_DTUTILS_INTERNAL_FILE_DESCRIPTOR_H_
+#define CARIAMA_DTUTILS_INTERNAL_FILE_DESCRIPTOR_H_
 
 #include <unistd.h>
 
@@ -42,4 +42,4 @@ class FileDescriptor {
 
 }  // namespace cariama
 
-#endif  // CARIAMA_DTUTILS_FILE_DESCRIPTOR_H_
+#endif  // CARIAMA_DTUTILS_INTERNAL_FILE_DESCRIPTOR_H_

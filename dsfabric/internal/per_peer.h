@@ -7,8 +7,8 @@
 //
 // Cost: P / 4 bytes for a job of P processes; 264 bytes for each block of 32 consecutive ranks that
 // has a record; the records.
-#ifndef CARIAMA_DSFABRIC_PER_PEER_H_
-#define CARIAMA_DSFABRIC_PER_PEER_H_
+#ifndef CARIAMA_DSFABRIC_INTERNAL_PER_PEER_H_
+#define CARIAMA_DSFABRIC_INTERNAL_PER_PEER_H_
 
 #include <array>
 #include <atomic>
@@ -108,4 +108,4 @@ class PerPeer {
 
 }  // namespace cariama::internal
 
-#endif  // CARIAMA_DSFABRIC_PER_PEER_H_
+#endif  // CARIAMA_DSFABRIC_INTERNAL_PER_PEER_H_

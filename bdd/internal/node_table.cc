@@ -1,4 +1,4 @@
-#include "bdd/node_table.h"
+#include "bdd/internal/node_table.h"
 
 #include <algorithm>
 #include <bit>
@@ -54,9 +54,14 @@ absl::StatusOr<std::unique_ptr<NodeTable>> NodeTable::create(Collectives& all,
   if (!shared.ok()) return shared.status();
   table->table_ = *std::move(shared);
   const TableGeometry& geometry = table->table_->geometry();
+  // Every process returns the error, so every process frees its share.
+  const auto fail = [&](absl::Status error) {
+    static_cast<void>(table->destroy(deadline));
+    return error;
+  };
   if ((uint64_t{geometry.processes} << geometry.shift) > kIndexMask) {
-    return absl::InvalidArgumentError(
-        "bdd: the node table has more than 2^40 buckets; choose a smaller max_table_bytes");
+    return fail(absl::InvalidArgumentError(
+        "bdd: the node table has more than 2^40 buckets; choose a smaller max_table_bytes"));
   }
   table->bytes_ = geometry.buckets * kBucketBytes;
   table->owner_shift_ = geometry.shift;
@@ -87,7 +92,7 @@ absl::StatusOr<std::unique_ptr<NodeTable>> NodeTable::create(Collectives& all,
   if (usable.ok())
     usable = status_of(kNoLookUpMemory, [&] { return table->allocate_for_look_ups(); });
   if (absl::Status agreed = agree(all, usable, "bdd: no node table", deadline); !agreed.ok()) {
-    return agreed;
+    return fail(std::move(agreed));
   }
   return table;
 }
@@ -117,7 +122,12 @@ NodeTable::~NodeTable() {
 
 void NodeTable::add_slots() {
   const uint64_t mask = 2 * mask_ + 1;
-  auto* const slots = static_cast<uint64_t*>(internal::map_pages((mask + 1) * sizeof(uint64_t)));
+  uint64_t* slots = nullptr;
+  try {
+    slots = static_cast<uint64_t*>(internal::map_pages((mask + 1) * sizeof(uint64_t)));
+  } catch (const std::bad_alloc&) {
+    return;
+  }
   for (uint64_t index = 1; index <= count_; ++index) {
     const uint64_t hashed = hash(nodes_[index]);
     uint64_t at = hashed & mask;

@@ -5,8 +5,8 @@
 // A layer has one CallSourceRegistry per fabric. Each process creates it on first use: by the
 // layer's first call of this process, or by the first request of a peer. The fabric asks it for one
 // CallSource per worker.
-#ifndef CARIAMA_DSFABRIC_CALL_SOURCE_H_
-#define CARIAMA_DSFABRIC_CALL_SOURCE_H_
+#ifndef CARIAMA_DSFABRIC_INTERNAL_CALL_SOURCE_H_
+#define CARIAMA_DSFABRIC_INTERNAL_CALL_SOURCE_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -155,4 +155,4 @@ CARIAMA_DSFABRIC_EXPORT void tell_waiters(Fabric& fabric);
 }  // namespace internal
 }  // namespace cariama
 
-#endif  // CARIAMA_DSFABRIC_CALL_SOURCE_H_
+#endif  // CARIAMA_DSFABRIC_INTERNAL_CALL_SOURCE_H_

@@ -5,8 +5,8 @@
 //   absl::StatusOr<uint64_t> answer = question.wait(deadline);
 //
 // For this library's own protocols, in this layer and above; programs use async_call (future.h).
-#ifndef CARIAMA_DSFABRIC_QUESTION_H_
-#define CARIAMA_DSFABRIC_QUESTION_H_
+#ifndef CARIAMA_DSFABRIC_INTERNAL_QUESTION_H_
+#define CARIAMA_DSFABRIC_INTERNAL_QUESTION_H_
 
 #include <atomic>
 #include <functional>
@@ -42,7 +42,7 @@ class Question {
     CallEnd end;
     end.consumed = EventReceiver(answer_->done);
     end.receiver = std::make_unique<Receiver>(answer_);
-    sent_ = send_call(fabric, rank, kService, OutgoingCallView::of(call), RetryAsync, end);
+    sent_ = send_call(fabric, rank, kService, OutgoingCall::of(call), RetryAsync, end);
   }
 
   // Blocks until the answer has come; runs calls meanwhile. Errors: those of the call;
@@ -96,4 +96,4 @@ class Question {
 
 }  // namespace cariama::internal
 
-#endif  // CARIAMA_DSFABRIC_QUESTION_H_
+#endif  // CARIAMA_DSFABRIC_INTERNAL_QUESTION_H_

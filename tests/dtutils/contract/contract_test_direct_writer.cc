@@ -1,4 +1,4 @@
-// WriteWindow::write() writes all bytes or none, on every transport.
+// DirectWriter::write() writes all bytes or none, on every transport.
 #include <cstdint>
 #include <cstring>
 #include <vector>
@@ -10,16 +10,16 @@
 namespace cariama::testing {
 namespace {
 
-class WriteWindowContract : public ContractTest {};
+class DirectWriterContract : public ContractTest {};
 
-// Writes by a window that is opened for this write, or returns false.
+// Writes by a writer that is made for this write, or returns false.
 bool write_once(const Link& link, const Buffer& from, size_t bytes, const RemoteMemoryLocator& to) {
-  WriteWindow window;
-  if (!link.near->open_window(to.key, window)) return false;
-  return window.write(from.data(), bytes, to.address, to.key);
+  DirectWriter writer;
+  if (!link.near->open_direct_writer(to.key, writer)) return false;
+  return writer.write(from.data(), bytes, to.address, to.key);
 }
 
-TEST_P(WriteWindowContract, WritesAllOrNothing) {
+TEST_P(DirectWriterContract, WritesAllOrNothing) {
   Link link = make_link();
   constexpr size_t kMargin = 64;
   bool ever = false;
@@ -49,9 +49,9 @@ TEST_P(WriteWindowContract, WritesAllOrNothing) {
   expect_flow(link);
 }
 
-// A window refuses requests that post_send() would refuse or fail, and the queue pair is
+// A writer refuses requests that post_send() would refuse or fail, and the queue pair is
 // not changed.
-TEST_P(WriteWindowContract, LeavesInvalidRequestsToPostSend) {
+TEST_P(DirectWriterContract, LeavesInvalidRequestsToPostSend) {
   Link link = make_link();
   constexpr size_t kBytes = 4096;
   Buffer from(*near_domain_, kBytes);
@@ -66,16 +66,16 @@ TEST_P(WriteWindowContract, LeavesInvalidRequestsToPostSend) {
   }
   to.clear();
 
-  WriteWindow empty;
+  DirectWriter empty;
   EXPECT_FALSE(empty.write(from.data(), kBytes, to.locator().address, to.locator().key));
   EXPECT_FALSE(empty.write(from.data(), 0, 0, RemoteKey{}));
-  WriteWindow window;
-  const bool opened = link.near->open_window(to.locator().key, window);
+  DirectWriter writer;
+  const bool opened = link.near->open_direct_writer(to.locator().key, writer);
   EXPECT_EQ(opened, GetParam().name == "shm");
-  // An open window serves one key, and a failure to open it for another one leaves it as it was.
-  EXPECT_FALSE(window.write(from.data(), kBytes, gone.locator().address, gone.locator().key));
-  EXPECT_FALSE(link.near->open_window(RemoteKey{}, window));
-  EXPECT_EQ(window.write(from.data(), kBytes, to.locator().address, to.locator().key), opened);
+  // A writer serves one key, and a failure to make it serve another one leaves it as it was.
+  EXPECT_FALSE(writer.write(from.data(), kBytes, gone.locator().address, gone.locator().key));
+  EXPECT_FALSE(link.near->open_direct_writer(RemoteKey{}, writer));
+  EXPECT_EQ(writer.write(from.data(), kBytes, to.locator().address, to.locator().key), opened);
   EXPECT_EQ(holds(to, 0, pattern(1, kBytes)), opened);
   to.clear();
 
@@ -88,17 +88,17 @@ TEST_P(WriteWindowContract, LeavesInvalidRequestsToPostSend) {
   EXPECT_FALSE(
       write_once(link, from, kBytes, {to.locator().address - 1, kBytes, to.locator().key}));
   const RemoteMemoryLocator revoked = gone.locator();
-  EXPECT_EQ(link.near->open_window(revoked.key, window), opened);
+  EXPECT_EQ(link.near->open_direct_writer(revoked.key, writer), opened);
   gone.deregister();
   EXPECT_FALSE(write_once(link, from, kBytes, revoked));
-  EXPECT_FALSE(window.write(from.data(), kBytes, revoked.address, revoked.key));
+  EXPECT_FALSE(writer.write(from.data(), kBytes, revoked.address, revoked.key));
   EXPECT_TRUE(untouched(to, 0, kBytes));
   EXPECT_EQ(link.near->state(), QueuePairState::kConnected);
   EXPECT_TRUE(quiet(*link.near.sends));
   expect_flow(link);
 }
 
-TEST_P(WriteWindowContract, DoesNothingOnABrokenQueuePairUntilItIsRepaired) {
+TEST_P(DirectWriterContract, DoesNothingOnABrokenQueuePairUntilItIsRepaired) {
   Link link = make_link();
   Buffer from(*near_domain_, 8);
   Buffer to(*far_domain_, 8);
@@ -106,23 +106,23 @@ TEST_P(WriteWindowContract, DoesNothingOnABrokenQueuePairUntilItIsRepaired) {
   post(link.near, to_remote(Opcode::kWrite, 1, source, to.locator()));
   EXPECT_TRUE(succeeded(take_one(*link.near.sends), 1, CompletionKind::kWrite));
   to.clear();
-  WriteWindow window;
-  const bool opened = link.near->open_window(to.locator().key, window);
+  DirectWriter writer;
+  const bool opened = link.near->open_direct_writer(to.locator().key, writer);
   link.near->fail();
   from.fill(1);
   EXPECT_FALSE(write_once(link, from, 8, to.locator()));
-  EXPECT_FALSE(window.write(from.data(), 8, to.locator().address, to.locator().key));
+  EXPECT_FALSE(writer.write(from.data(), 8, to.locator().address, to.locator().key));
   EXPECT_TRUE(untouched(to, 0, 8));
   repair(link);
   EXPECT_EQ(write_once(link, from, 8, to.locator()), GetParam().name == "shm");
-  EXPECT_EQ(window.write(from.data(), 8, to.locator().address, to.locator().key), opened);
+  EXPECT_EQ(writer.write(from.data(), 8, to.locator().address, to.locator().key), opened);
   expect_flow(link);
 
   const Link unconnected = make_link({.connected = false});
   EXPECT_FALSE(write_once(unconnected, from, 8, to.locator()));
 }
 
-INSTANTIATE_TEST_SUITE_P(On, WriteWindowContract, ::testing::ValuesIn(every_transport()),
+INSTANTIATE_TEST_SUITE_P(On, DirectWriterContract, ::testing::ValuesIn(every_transport()),
                          transport_of);
 
 }  // namespace

@@ -1,8 +1,9 @@
-#include "bdd/operation_cache.h"
+#include "bdd/internal/operation_cache.h"
 
 #include <algorithm>
 #include <cstring>
 #include <limits>
+#include <new>
 
 #include "bdd/internal/pages.h"
 
@@ -54,7 +55,12 @@ void OperationCache::clear() {
 void OperationCache::grow() {
   Entry* const old = entries_;
   const uint64_t count = mask_ + 1;
-  allocate(2 * count);
+  try {
+    allocate(2 * count);
+  } catch (const std::bad_alloc&) {
+    grow_at_ = entered_ + 2 * count;  // the cache works without growth, and tries again later
+    return;
+  }
   for (uint64_t i = 0; i < count; ++i) {
     if (old[i].a != 0) entries_[hash(old[i].a, old[i].b, old[i].c) & mask_] = old[i];
   }

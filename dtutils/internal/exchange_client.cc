@@ -1,4 +1,4 @@
-#include "dtutils/exchange_client.h"
+#include "dtutils/internal/exchange_client.h"
 
 #include <poll.h>
 #include <sys/socket.h>

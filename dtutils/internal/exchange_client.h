@@ -1,7 +1,7 @@
 // The client side of an Exchange: sends the requests of one process to the store
 // (exchange_server.h) over a stream socket.
-#ifndef CARIAMA_DTUTILS_EXCHANGE_CLIENT_H_
-#define CARIAMA_DTUTILS_EXCHANGE_CLIENT_H_
+#ifndef CARIAMA_DTUTILS_INTERNAL_EXCHANGE_CLIENT_H_
+#define CARIAMA_DTUTILS_INTERNAL_EXCHANGE_CLIENT_H_
 
 #include <atomic>
 #include <cstdint>
@@ -89,4 +89,4 @@ class CARIAMA_DTUTILS_EXPORT ExchangeClient final : public Exchange {
 
 }  // namespace cariama
 
-#endif  // CARIAMA_DTUTILS_EXCHANGE_CLIENT_H_
+#endif  // CARIAMA_DTUTILS_INTERNAL_EXCHANGE_CLIENT_H_

@@ -1,4 +1,4 @@
-#include "dtutils/exchange_server.h"
+#include "dtutils/internal/exchange_server.h"
 
 #include <sys/socket.h>
 #include <unistd.h>

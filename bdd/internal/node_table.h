@@ -9,8 +9,8 @@
 // buckets, selected by the hash of a node. Nodes never change, so a process copies nodes of parts
 // that are not mapped into two caches, one by index and one by content. Look-ups of several nodes
 // at a time overlap their round trips.
-#ifndef CARIAMA_BDD_NODE_TABLE_H_
-#define CARIAMA_BDD_NODE_TABLE_H_
+#ifndef CARIAMA_BDD_INTERNAL_NODE_TABLE_H_
+#define CARIAMA_BDD_INTERNAL_NODE_TABLE_H_
 
 #include <atomic>
 #include <cstddef>
@@ -155,11 +155,12 @@ class NodeTable {
   // those of TableAccess::reserve.
   [[nodiscard]] absl::Status allocate_for_look_ups();
   [[nodiscard]] uint64_t insert(const Node& node, uint64_t at, uint64_t tag) {
-    if (count_ == limit_) [[unlikely]]
+    // One slot stays empty, because a look-up ends at an empty slot.
+    if (count_ == limit_ || count_ == mask_) [[unlikely]]
       return kFull;
     nodes_[++count_] = node;
     slots_[at] = count_ | tag;
-    // At most three of four slots are in use.
+    // At most three of four slots are in use, unless there is no memory for more.
     if (4 * count_ > 3 * mask_) [[unlikely]] {
       const uint64_t index = count_;
       if (mask_ + 1 < 2 * limit_) add_slots();
@@ -167,6 +168,7 @@ class NodeTable {
     }
     return count_;
   }
+  // Doubles the number of slots if there is memory for it.
   void add_slots();
   [[nodiscard]] static uint64_t hash(const Node& node) {
     const uint64_t mixed = (node.first ^ node.first >> 33) * 0x9e3779b97f4a7c15 + node.second;
@@ -247,4 +249,4 @@ class NodeTable {
 
 }  // namespace cariama::bdd
 
-#endif  // CARIAMA_BDD_NODE_TABLE_H_
+#endif  // CARIAMA_BDD_INTERNAL_NODE_TABLE_H_

@@ -11,8 +11,8 @@
 // The part of the cache that is in use starts small and doubles, up to the limit: a private cache
 // after twice as many results were entered as it has places, a shared one after a process of the
 // host has entered as many. So a small search touches little memory.
-#ifndef CARIAMA_BDD_OPERATION_CACHE_H_
-#define CARIAMA_BDD_OPERATION_CACHE_H_
+#ifndef CARIAMA_BDD_INTERNAL_OPERATION_CACHE_H_
+#define CARIAMA_BDD_INTERNAL_OPERATION_CACHE_H_
 
 #include <atomic>
 #include <bit>
@@ -151,4 +151,4 @@ class OperationCache {
 
 }  // namespace cariama::bdd
 
-#endif  // CARIAMA_BDD_OPERATION_CACHE_H_
+#endif  // CARIAMA_BDD_INTERNAL_OPERATION_CACHE_H_
