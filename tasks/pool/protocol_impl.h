@@ -106,7 +106,7 @@ void PoolProtocol<Derived>::serve() {
   if (access_.size() == 1) return;
   const bool has_tasks = deque.head >= deque.publish_from;
   const uint64_t request_id = has_tasks ? request_cell_.open() : request_cell_.close();
-  if (request_id == kNoRequest) return;
+  if (request_id == kNoRequestId) return;
   const int thief = thief_of(request_id);
   uint64_t count = 0;
   if (has_tasks) {

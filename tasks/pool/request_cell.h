@@ -27,7 +27,7 @@
 namespace cariama::tasks {
 
 // Not a request id: see request_id_of().
-inline constexpr uint64_t kNoRequest = pool::internal::kOpen;
+inline constexpr uint64_t kNoRequestId = pool::internal::kOpen;
 
 // `Memory` has load (acquire), store (release), and compare_swap, which returns the old value and
 // is atomic with the compare-and-swaps of the peers.
@@ -37,13 +37,13 @@ class RequestCellOwner {
   RequestCellOwner(Memory& memory, std::atomic<uint64_t>& cell) : memory_(memory), cell_(cell) {}
 
   // Call one of these two: open() if the worker has tasks to hand over, close() if it has none.
-  // Returns the request id of a thief, or kNoRequest. The caller then calls take() with the request
+  // Returns the request id of a thief, or kNoRequestId. The caller then calls take() with the request
   // id, and answers the request.
   [[nodiscard]] uint64_t open() {
     const uint64_t request = checked(memory_.load(cell_));
-    if (request != pool::internal::kBlocked) return request;  // kOpen is kNoRequest
+    if (request != pool::internal::kBlocked) return request;  // kOpen is kNoRequestId
     memory_.store(cell_, pool::internal::kOpen);
-    return kNoRequest;
+    return kNoRequestId;
   }
   [[nodiscard]] uint64_t close() {
     uint64_t request = checked(memory_.load(cell_));
@@ -51,7 +51,7 @@ class RequestCellOwner {
       request =
           checked(memory_.compare_swap(cell_, pool::internal::kOpen, pool::internal::kBlocked));
     }
-    return request == pool::internal::kBlocked ? kNoRequest : request;
+    return request == pool::internal::kBlocked ? kNoRequestId : request;
   }
 
   // Removes the request id from the cell. `next` is kOpen or kBlocked.

@@ -115,7 +115,7 @@ class World final : public Interleaving {
 
   void serve(std::optional<RequestCellOwner<Memory>>& owner, Owner step) {
     const uint64_t request_id = step == Owner::kIdle ? owner->close() : owner->open();
-    if (request_id == kNoRequest) return;
+    if (request_id == kNoRequestId) return;
     if (request_id == kBlocked) return violate("the owner takes kBlocked for a request_id");
     const size_t thief = request_id % 16;
     const size_t number = request_id / 16 - 1;
