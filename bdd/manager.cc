@@ -114,8 +114,10 @@ absl::StatusOr<std::unique_ptr<Manager>> Manager::create(Workers workers, Collec
   auto memory = internal::HostMemory::create(all, (*table)->first_mapped(),
                                              cache_bytes + OperationCache::kHeaderBytes, kForever);
   if (!memory.ok()) {
-    // Every process returns an error, so every process frees its part of the table.
-    static_cast<void>((*table)->destroy(deadline_after(kPatience)));
+    // Every process returns such an error, so every process frees its part of the table.
+    if (!absl::IsDeadlineExceeded(memory.status())) {
+      static_cast<void>((*table)->destroy(deadline_after(kPatience)));
+    }
     return memory.status();
   }
   auto engine = memory->bytes().empty()
@@ -376,12 +378,10 @@ absl::Status Manager::replace_table(uint64_t bytes, bool long_probes, const Stor
   // The old table is freed before the new one is made: both need not fit into memory. In a job, its
   // end is collective, so no process reads it any more.
   if (engine.table != nullptr) {
-    const uint64_t remote = engine.table->remote_find_or_puts();
-    const uint64_t round_trips = engine.table->round_trips();
+    round_trips_before_ += engine.table->round_trips();  // 0 after an earlier destroy()
     absl::Status freed = engine.table->destroy(kForever);
     if (!freed.ok()) return freed;
-    remote_before_ += remote;
-    round_trips_before_ += round_trips;
+    remote_before_ += engine.table->remote_find_or_puts();
     engine.table.reset();
   }
   const absl::Status cleared = status_of(kNoMemory, [&] {

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <numeric>
 #include <set>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,9 @@ constexpr int32_t kMostBits = 64;  // of one integer
 // Of a state: a relation has two variables for each bit, and labels; kMaxLevels bounds them
 // together.
 constexpr uint32_t kMostStateBits = 4096;
+constexpr std::string_view kWrongBits =
+    "bdd: Model::bits and first_bit of the model differ in size, name a bit that is not below "
+    "state_bits, or give an integer more than 64 bits";
 
 // Reads the parts of a model file in order. After the first error, `error_` contains it.
 class ModelReader {
@@ -264,7 +268,16 @@ Model load_model(Manager& manager, const ModelFile& file) {
   return model;
 }
 
+bool Model::has_valid_bits() const {
+  if (bits.size() != first_bit.size()) return false;
+  for (size_t i = 0; i < bits.size(); ++i) {
+    if (bits[i] > 64 || uint64_t{first_bit[i]} + bits[i] > state_bits) return false;
+  }
+  return true;
+}
+
 std::vector<uint64_t> Model::values(const Bdd& state) const {
+  if (!has_valid_bits()) throw std::invalid_argument(std::string(kWrongBits));
   std::vector<bool> set(state_bits, false);
   for (Bdd at = state; at.variable() != kNoVariable;) {
     const bool value = at.low().is_false();
@@ -286,6 +299,7 @@ absl::StatusOr<Bdd> Model::states_of(const std::string& text) const {
   if (variables.manager() == nullptr) {
     return absl::InvalidArgumentError("the model has no variables: set Model::variables");
   }
+  if (!has_valid_bits()) return absl::InvalidArgumentError(std::string(kWrongBits));
   Manager& manager = *variables.manager();
   Bdd states = manager.constant(true);
   const std::vector<std::string> parts = absl::StrSplit(text, ',');
@@ -303,11 +317,6 @@ absl::StatusOr<Bdd> Model::states_of(const std::string& text) const {
                                                      "; its integers are 0 to ", bits.size() - 1));
     }
     const uint32_t width = bits[integer];
-    if (width > 64 || integer >= first_bit.size()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("integer ", integer, " of the model has ", width,
-                       " bits, or no entry in Model::first_bit: an integer has at most 64 bits"));
-    }
     if (width < 64 && value >> width != 0) {
       return absl::InvalidArgumentError(
           absl::StrCat("integer ", integer, " has ", width, " bits, too few for ", value));

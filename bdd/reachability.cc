@@ -67,11 +67,7 @@ absl::Status check_model(const Model& model) {
     return absl::InvalidArgumentError(
         "the initial states of the model depend on a variable that is not in Model::variables");
   }
-  bool fits = model.bits.size() == model.first_bit.size();
-  for (size_t i = 0; fits && i < model.bits.size(); ++i) {
-    fits = model.bits[i] <= 64 && uint64_t{model.first_bit[i]} + model.bits[i] <= model.state_bits;
-  }
-  if (!fits) {
+  if (!model.has_valid_bits()) {
     return absl::InvalidArgumentError(
         "Model::bits and first_bit differ in size, name a bit that is not below state_bits, or "
         "give an integer more than 64 bits");

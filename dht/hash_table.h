@@ -141,9 +141,9 @@ class TableAccess {
   // call poll(). An operation is active until poll() has delivered its result. `tag` is returned
   // with the result. The first operation on the share of an owner blocks: it connects to the owner
   // and asks it for the address of the share, both together at most for FabricOptions::timeout. The
-  // transfers of an operation that has ended by its deadline may be in flight
-  // longer. While they are, new operations on the share of the same owner end at once with
-  // kUnavailable; those on other shares are not affected.
+  // transfers of an operation that has ended by its deadline may be in flight longer. While they
+  // are, new operations on the share of the same owner end at once with kUnavailable; those on
+  // other shares are not affected.
 
   [[nodiscard]] bool start_find_or_put(const Key& key, uint64_t tag) {
     return start<true>(key, tag);
@@ -312,7 +312,8 @@ class TableAccess {
 // transfers, at most for half of the time until the deadline. If a transfer is still in flight
 // then, the function ends with UNAVAILABLE in all processes, the table is as it was, and the
 // function may be called again. The function polls the accesses of the calling thread. Another
-// thread whose operation has ended by its deadline calls TableAccess::poll().
+// thread whose operation has ended by its deadline calls TableAccess::poll(), as does one that has
+// started asynchronous operations, until active() returns 0.
 //
 // After DEADLINE_EXCEEDED, size() and destroy() may be called again. After that error of another
 // collective function the processes may disagree about the table and the Collectives object: end
@@ -525,7 +526,8 @@ void TableAccess<W>::operate_all(std::span<const Key> keys, std::span<TableResul
   const size_t count = keys.size();
   if (results.size() < count) [[unlikely]]
     TableCore::refuse_short_results(count, results.size());
-  size_t left = 0;  // operations in flight on shares that are not mapped
+  size_t left = 0;       // operations in flight on shares that are not mapped
+  bool started = false;  // some
   for (size_t first = 0; first < count;) {
     if (until_check_ <= 1) {
       checked_ -= until_check_;  // these operations have not been executed
@@ -555,6 +557,7 @@ void TableAccess<W>::operate_all(std::span<const Key> keys, std::span<TableResul
         share = mapped_share(home.owner);
         if (share == nullptr) {
           --checked_;  // the engine counts it
+          started = true;
           start_in_batch(mode_of(kPut), stored.data(), 0,
                          TableEngine::Target{&results[i], nullptr, &left});
           continue;
@@ -564,7 +567,7 @@ void TableAccess<W>::operate_all(std::span<const Key> keys, std::span<TableResul
     }
     first = end;
   }
-  if (left != 0) engine_.wait_for_all(&left);
+  if (started) engine_.wait_for_all(&left);
 }
 
 template <size_t W>
@@ -628,10 +631,10 @@ absl::StatusOr<TableLoadResult> HashTable<W>::load(const std::string& prefix, De
   std::vector<TableResult> results;
   const auto put_batch = [&]() -> absl::Status {
     if (access == nullptr) {
+      results.resize(kBatch);
       auto created = this->access();
       if (!created.ok()) return created.status();
       access = *std::move(created);
-      results.resize(kBatch);
     }
     access->find_or_put(keys, results);
     for (size_t i = 0; i < keys.size(); ++i) {

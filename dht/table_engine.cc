@@ -61,6 +61,7 @@ struct TableEngine::Slot {
   uint64_t index = 0;      // of the bucket of a kRead
   uint64_t tag = 0;
   Target target{};
+  const size_t* waiter = nullptr;  // kLate and not overdue: Target::left of the operation
   Deadline deadline;
   std::array<uint64_t, kMaxKeyWords> stored{};
   std::array<Chunk, 2> chunks;
@@ -306,6 +307,7 @@ void TableEngine::end(Slot& slot, TableOutcome outcome) {
       std::copy_n(read, core_.words(), ended.stored.begin());
     }
   }
+  slot.waiter = slot.overdue ? nullptr : slot.target.left;
   slot.target = {};
   // A chunk that was requested in advance may still arrive.
   slot.stage = Slot::Stage::kLate;
@@ -354,6 +356,7 @@ void TableEngine::advance(Slot& slot) {
           for (GlobalTransfer& piece : chunk.pieces) piece = {};
         }
         slot.swap = {};
+        slot.waiter = nullptr;
         slot.stage = Slot::Stage::kFree;
         if (!std::exchange(slot.overdue, false)) {
           --active_;
@@ -561,6 +564,7 @@ void TableEngine::poll() {
       continue;
     }
     slot.overdue = true;
+    slot.waiter = nullptr;
     --active_;
     ++overdue_[slot.owner];
     late_.fetch_add(1, std::memory_order_release);
@@ -590,11 +594,10 @@ bool TableEngine::poll_until(const Condition& condition, Deadline deadline) {
 
 void TableEngine::wait_for_all(const size_t* left) {
   // A chunk that was requested in advance may arrive after its operation has ended. The caller may
-  // then let another process free the share, so this also waits for such chunks.
+  // then let another process free the share, so this also waits for such chunks of its operations.
   const auto ended = [this, left] {
-    return *left == 0 && std::none_of(slots_.begin(), slots_.end(), [](const auto& slot) {
-      return slot->stage == Slot::Stage::kLate && !slot->overdue;
-    });
+    return *left == 0 && std::none_of(slots_.begin(), slots_.end(),
+                                      [left](const auto& slot) { return slot->waiter == left; });
   };
   static_cast<void>(poll_until(ended, kForever));
 }

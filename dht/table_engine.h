@@ -14,8 +14,8 @@
 // that two operations with the same key end at the same bucket, one of them as kInserted. An
 // operation never waits for another: a process that dies between its compare-and-swaps leaves a
 // bucket that the next key with the same first words completes with its own words; other keys pass
-// it. Such a key is not also in a bucket behind: the operation that put it there would have
-// completed this bucket.
+// it. That key is in no later bucket of its probe path: the operation that put it there would have
+// completed this bucket first.
 #ifndef CARIAMA_DHT_TABLE_ENGINE_H_
 #define CARIAMA_DHT_TABLE_ENGINE_H_
 
@@ -83,7 +83,7 @@ class CARIAMA_DHT_EXPORT TableEngine {
   // Advances the operations in flight. Never blocks.
   void poll();
   // Blocks until *left is 0, so that the operations with this Target::left have ended, and until no
-  // operation that has ended before its deadline has a transfer in flight.
+  // transfer of them is in flight, except for operations that have ended by their deadlines.
   void wait_for_all(const size_t* left);
   // Blocks until take_ended() returns true, or no operation is in flight.
   void await_ended();

@@ -96,13 +96,13 @@ CallResult RoutedAggregator::send_reporting(ThreadId destination, const Outgoing
     return internal::send_on_channel(channel, call, when, Access::kBatch, end);
   }
   const Carried carried{{internal::RoutedHead::name(destination, order_), call.id.value}, call};
-  OutgoingCall view{.id = call.id.value == 0 ? call.id : internal::routed_function(),
-                    .closure_bytes = sizeof carried.head + call.closure_bytes,
-                    .call = &carried,
-                    .write_call = &Carried::write};
+  OutgoingCall routed{.id = call.id.value == 0 ? call.id : internal::routed_function(),
+                      .closure_bytes = sizeof carried.head + call.closure_bytes,
+                      .call = &carried,
+                      .write_call = &Carried::write};
   const Rank rank = fabric_.rank_of(destination);
   const Rank router = fabric_.rank_of(route.to);
-  if (absl::Status expected = end.expect(fabric_, rank, view, router); !expected.ok()) {
+  if (absl::Status expected = end.expect(fabric_, rank, routed, router); !expected.ok()) {
     return expected;
   }
   // As in send_on_channel(): a failure ends the calls that are registered at that time, so look for
@@ -110,9 +110,9 @@ CallResult RoutedAggregator::send_reporting(ThreadId destination, const Outgoing
   CallResult sent = fabric_.peer_status(rank);
   if (sent.ok()) sent = fabric_.peer_status(router);
   if (sent.ok()) sent = failure_of(route, destination);
-  if (sent.ok()) sent = channel.sender().send_slowly(view, when, Access::kBatch, end.transmitted);
+  if (sent.ok()) sent = channel.sender().send_slowly(routed, when, Access::kBatch, end.transmitted);
   if (!sent.ok()) {
-    return end.refused(fabric_, rank, view, explain(route, destination, sent.status()));
+    return end.refused(fabric_, rank, routed, explain(route, destination, sent.status()));
   }
   ++routed_;
   return sent;

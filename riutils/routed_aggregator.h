@@ -58,11 +58,11 @@
 // as begun on the second hop before it has ended on the first.
 //
 // Failures. If a router dies, calls that it had not forwarded are lost. Later calls by this route,
-// flush() and shutdown() return UNAVAILABLE with its name. The calls that it had
-// published run; calls by other routes are not affected. A route is never replaced during the life
-// of an object, since calls could overtake others. A new object chooses routers among the processes
-// that live. If a destination dies, its router tells the senders: later calls to it, flush() and
-// shutdown() get UNAVAILABLE with its name.
+// flush() and shutdown() return UNAVAILABLE with its name. The calls that it had published run;
+// calls by other routes are not affected. A route is never replaced during the life of an object,
+// since calls could overtake others. A new object chooses routers among the processes that live. If
+// a destination dies, its router tells the senders: later calls to it, flush() and shutdown() get
+// UNAVAILABLE with its name.
 //
 // Reports. A call may have completions and a result (completions.h). on_transmitted() reports that
 // the first hop is published. The report of the call's end, with its result, goes from the

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -32,12 +33,12 @@ absl::StatusOr<std::unique_ptr<NodeTable>> NodeTable::create(uint64_t bytes) {
   const uint64_t slots = std::min(kInitialSlots, 2 * table->limit_);
   try {
     table->nodes_ = static_cast<Node*>(internal::map_pages((table->limit_ + 1) * sizeof(Node)));
-    table->slots_ = static_cast<uint64_t*>(internal::map_pages(slots * sizeof(uint64_t)));
+    table->adopt_slots(static_cast<uint64_t*>(internal::map_pages(slots * sizeof(uint64_t))),
+                       slots - 1);
   } catch (const std::bad_alloc&) {
     return absl::ResourceExhaustedError(
         absl::StrCat("bdd: no memory for a node table of ", bytes, " bytes"));
   }
-  table->mask_ = slots - 1;
   table->nodes_[0] = Node::of(kNoVariable, 0, 0);
   return table;
 }
@@ -54,9 +55,10 @@ absl::StatusOr<std::unique_ptr<NodeTable>> NodeTable::create(Collectives& all,
   if (!shared.ok()) return shared.status();
   table->table_ = *std::move(shared);
   const TableGeometry& geometry = table->table_->geometry();
-  // Every process returns the error, so every process frees its share.
+  // Every process returns such an error, so every process frees its share: but not after
+  // DEADLINE_EXCEEDED, when the operation that all processes take part in is still in progress.
   const auto fail = [&](absl::Status error) {
-    static_cast<void>(table->destroy(deadline));
+    if (!absl::IsDeadlineExceeded(error)) static_cast<void>(table->destroy(deadline));
     return error;
   };
   if ((uint64_t{geometry.processes} << geometry.shift) > kIndexMask) {
@@ -87,7 +89,7 @@ absl::StatusOr<std::unique_ptr<NodeTable>> NodeTable::create(Collectives& all,
   // is_remote() decides which collective functions they call.
   const auto mapped_by_all = all.all_reduce(
       uint32_t{table->nodes_are_mapped_}, [](uint32_t a, uint32_t b) { return a & b; }, deadline);
-  if (!mapped_by_all.ok()) return mapped_by_all.status();
+  if (!mapped_by_all.ok()) return fail(mapped_by_all.status());
   table->nodes_are_mapped_ = *mapped_by_all != 0;
   if (usable.ok())
     usable = status_of(kNoLookUpMemory, [&] { return table->allocate_for_look_ups(); });
@@ -126,6 +128,7 @@ void NodeTable::add_slots() {
   try {
     slots = static_cast<uint64_t*>(internal::map_pages((mask + 1) * sizeof(uint64_t)));
   } catch (const std::bad_alloc&) {
+    grow_at_ += mask_ / 32;
     return;
   }
   for (uint64_t index = 1; index <= count_; ++index) {
@@ -135,8 +138,16 @@ void NodeTable::add_slots() {
     slots[at] = index | (hashed & ~kIndexMask);
   }
   internal::unmap_pages(slots_, (mask_ + 1) * sizeof(uint64_t));
+  adopt_slots(slots, mask);
+}
+
+void NodeTable::adopt_slots(uint64_t* slots, uint64_t mask) {
   slots_ = slots;
   mask_ = mask;
+  const uint64_t count = mask + 1;
+  room_ = std::min(limit_, count - count / 8);
+  // The largest number of slots is twice the limit.
+  grow_at_ = count < 2 * limit_ ? count - count / 4 : std::numeric_limits<uint64_t>::max();
 }
 
 Node NodeTable::read_remote(uint64_t index) const {

@@ -155,21 +155,19 @@ class NodeTable {
   // those of TableAccess::reserve.
   [[nodiscard]] absl::Status allocate_for_look_ups();
   [[nodiscard]] uint64_t insert(const Node& node, uint64_t at, uint64_t tag) {
-    // One slot stays empty, because a look-up ends at an empty slot.
-    if (count_ == limit_ || count_ == mask_) [[unlikely]]
+    if (count_ >= room_) [[unlikely]]
       return kFull;
     nodes_[++count_] = node;
     slots_[at] = count_ | tag;
-    // At most three of four slots are in use, unless there is no memory for more.
-    if (4 * count_ > 3 * mask_) [[unlikely]] {
-      const uint64_t index = count_;
-      if (mask_ + 1 < 2 * limit_) add_slots();
-      return index;
-    }
-    return count_;
+    const uint64_t index = count_;
+    if (count_ >= grow_at_) [[unlikely]]
+      add_slots();
+    return index;
   }
-  // Doubles the number of slots if there is memory for it.
+  // Doubles the number of slots if there is memory for it; otherwise tries again later.
   void add_slots();
+  // Uses `slots`, whose number is mask + 1.
+  void adopt_slots(uint64_t* slots, uint64_t mask);
   [[nodiscard]] static uint64_t hash(const Node& node) {
     const uint64_t mixed = (node.first ^ node.first >> 33) * 0x9e3779b97f4a7c15 + node.second;
     const uint64_t product = (mixed ^ mixed >> 32) * 0xd6e8feb86659fd93;
@@ -228,6 +226,11 @@ class NodeTable {
   uint64_t mask_ = 0;  // number of slots - 1
   uint64_t count_ = 0;
   uint64_t limit_ = 0;
+  // Three of four slots: from this number of nodes on, insert() adds slots.
+  uint64_t grow_at_ = 0;
+  // Seven of eight slots, or limit_ if that is less: with this number of nodes the table is full. A
+  // look-up ends at an empty slot.
+  uint64_t room_ = 0;
 
   // A table of a job.
   std::unique_ptr<Table> table_;

@@ -93,11 +93,11 @@ CallResult send_on(FabricChannel& channel, const ForwardedCall& forwarded,
   constexpr auto kWhen = WhenNoRoom::of(WhenFull::kRetryAsync, false);
   if (call.notify == nullptr) [[likely]]
     return channel.sender().send<true>(forwarded, kWhen);
-  auto view = OutgoingCall::of(forwarded);
-  view.flags = call.result != nullptr ? kCallReturn : kCallNotify;
-  view.notify = *call.notify;
+  auto outgoing = OutgoingCall::of(forwarded);
+  outgoing.flags = call.result != nullptr ? kCallReturn : kCallNotify;
+  outgoing.notify = *call.notify;
   EventReceiver nothing;
-  return channel.sender().send_slowly(view, kWhen, true, nothing);
+  return channel.sender().send_slowly(outgoing, kWhen, true, nothing);
 }
 
 }  // namespace

@@ -37,8 +37,8 @@ class RequestCellOwner {
   RequestCellOwner(Memory& memory, std::atomic<uint64_t>& cell) : memory_(memory), cell_(cell) {}
 
   // Call one of these two: open() if the worker has tasks to hand over, close() if it has none.
-  // Returns the request id of a thief, or kNoRequestId. The caller then calls take() with the request
-  // id, and answers the request.
+  // Returns the request id of a thief, or kNoRequestId. The caller then calls take() with the
+  // request id, and answers the request.
   [[nodiscard]] uint64_t open() {
     const uint64_t request = checked(memory_.load(cell_));
     if (request != pool::internal::kBlocked) return request;  // kOpen is kNoRequestId

@@ -66,18 +66,18 @@ void check_logic(Manager& manager, uint64_t seed) {
   const std::vector<uint32_t> quantified = random_variables(count, 1, random);
   const Bdd cube = manager.cube(quantified);
   const auto v = static_cast<uint32_t>(random() % count);
-  Truth ite(size), both(size), either(size), one(size), composed(size);
+  Truth ite(size), both(size), either(size), differs(size), composed(size);
   for (size_t i = 0; i < size; ++i) {
     ite[i] = a.truth[i] ? b.truth[i] : c.truth[i];
     both[i] = a.truth[i] && b.truth[i];
     either[i] = a.truth[i] || b.truth[i];
-    one[i] = a.truth[i] != b.truth[i];
+    differs[i] = a.truth[i] != b.truth[i];
     composed[i] = at(a.truth, i, v, b.truth[i]);
   }
   EXPECT_EQ(truth_of(a.function.ite(b.function, c.function), count), ite) << "seed " << seed;
   EXPECT_EQ(truth_of(a.function & b.function, count), both) << "seed " << seed;
   EXPECT_EQ(truth_of(a.function | b.function, count), either) << "seed " << seed;
-  EXPECT_EQ(truth_of(a.function ^ b.function, count), one) << "seed " << seed;
+  EXPECT_EQ(truth_of(a.function ^ b.function, count), differs) << "seed " << seed;
   EXPECT_EQ(truth_of(a.function.compose(v, b.function), count), composed) << "seed " << seed;
   EXPECT_EQ(truth_of(a.function.exists(cube), count), exists_in(a.truth, quantified));
   EXPECT_EQ(truth_of(a.function.and_exists(b.function, cube), count), exists_in(both, quantified));
@@ -106,10 +106,10 @@ void check_logic(Manager& manager, uint64_t seed) {
   // A function depends on the variables whose values make a difference.
   std::vector<uint32_t> support;
   for (const uint32_t variable : all) {
-    bool differs = false;
+    bool depends = false;
     for (size_t i = 0; i < size; ++i)
-      differs |= at(a.truth, i, variable, false) != at(a.truth, i, variable, true);
-    if (differs) support.push_back(variable);
+      depends |= at(a.truth, i, variable, false) != at(a.truth, i, variable, true);
+    if (depends) support.push_back(variable);
   }
   EXPECT_EQ(a.function.support(), manager.cube(support));
 }
@@ -390,6 +390,10 @@ TEST(ExactCounts, Arithmetic) {
   const ExactCount above_half = (ExactCount(1) << 117) + (ExactCount(1) << 64) + 1u;
   EXPECT_EQ(above_half.to_double(), std::ldexp(1, 117) + std::ldexp(1, 65));
   EXPECT_EQ(((ExactCount(1) << 117) + (ExactCount(1) << 64)).to_double(), std::ldexp(1, 117));
+  // The highest bit of a word is set, and the bit that decides is in the lowest of three words.
+  const ExactCount tie = (ExactCount(1) << 191) + (ExactCount(1) << 138);
+  EXPECT_EQ(tie.to_double(), std::ldexp(1, 191));
+  EXPECT_EQ((tie + 1u).to_double(), std::ldexp(1, 191) + std::ldexp(1, 139));
   EXPECT_EQ((ExactCount(1) << 1023).to_double(), std::ldexp(1, 1023));
   EXPECT_EQ((ExactCount(1) << 1024).to_double(), std::numeric_limits<double>::infinity());
   EXPECT_EQ((ExactCount(1) << 5000).to_double(), std::numeric_limits<double>::infinity());

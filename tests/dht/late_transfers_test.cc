@@ -128,8 +128,6 @@ TEST(LateTransfers, DoNotChangeATableThatIsSaved) {
   }
 }
 
-// The owner answers only after the operation has ended, and the thread of the access does not poll:
-// the table stays as it is, and is not saved, until that thread polls.
 // A find ends with its first chunk. The second one, requested in advance, is then still in flight;
 // the owner may free its share as soon as the function has returned.
 TEST(LateTransfers, AFunctionThatBlocksLeavesNone) {
@@ -158,6 +156,8 @@ TEST(LateTransfers, AFunctionThatBlocksLeavesNone) {
   });
 }
 
+// The owner answers only after the operation has ended, and the thread of the access does not poll:
+// the table stays as it is, and is not saved, until that thread polls.
 TEST(LateTransfers, OfAnotherThreadAreNamed) {
   LocalJobOptions options;
   options.fabric.threads = 2;

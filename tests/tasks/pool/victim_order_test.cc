@@ -82,8 +82,7 @@ TEST(VictimOrder, LeapfrogFirstThenTheLevels) {
   constexpr int kWorkers = 6;
   run_process_job(kWorkers, {}, [](Fabric& fabric) {
     PoolOptions options;
-    // More than a worker makes until rank 0 has made 300 attempts, on a busy machine too.
-    options.recorded_attempts = size_t{1} << 22;
+    options.recorded_attempts = size_t{1} << 16;
     options.victims = {{}, {}, {}, {0}};
     if (fabric.rank() == 0) options.victims = {{1, 2}, {}, {3}, {4, 5}};
     if (fabric.rank() != 0 && fabric.rank() != 2) options.victims = {{}, {}, {}, {}};
@@ -101,11 +100,16 @@ TEST(VictimOrder, LeapfrogFirstThenTheLevels) {
       detections += attempt.step == Step::kDetection;
       if (attempt.step != Step::kDetection) ++tried[attempt.level];
     }
-    ASSERT_LT(attempts.size(), options.recorded_attempts);
-    EXPECT_EQ(counts.leapfrog_attempts, leapfrogs);
-    EXPECT_EQ(counts.detections, detections);
-    EXPECT_EQ(counts.tried, tried);
-    EXPECT_EQ(counts.attempts + detections, attempts.size());
+    // Rank 0 searches without a pause. It may fill the record before rank 2, which waits until rank
+    // 0 has made 300 attempts, runs again. The other workers sleep between two attempts.
+    const bool complete = attempts.size() < options.recorded_attempts;
+    EXPECT_TRUE(complete || fabric.rank() == 0);
+    if (complete) {
+      EXPECT_EQ(counts.leapfrog_attempts, leapfrogs);
+      EXPECT_EQ(counts.detections, detections);
+      EXPECT_EQ(counts.tried, tried);
+      EXPECT_EQ(counts.attempts + detections, attempts.size());
+    }
     if (fabric.rank() != 0) return;
 
     EXPECT_EQ(counts.steals, 0u);
