@@ -18,6 +18,17 @@ constexpr double kLeft = 70;
 constexpr double kRight = 70;
 constexpr double kTop = 50;
 constexpr double kBottom = 50;
+constexpr int kSteps = 4;  // of each axis
+
+// Returns the smallest 1, 2 or 5 times a power of ten of which kSteps reach `most`. Requires: most
+// > 0.
+double round_step(double most) {
+  const double power = std::pow(10, std::floor(std::log10(most / kSteps)));
+  for (const double factor : {1, 2, 5}) {
+    if (factor * power * kSteps >= most) return factor * power;
+  }
+  return 10 * power;
+}
 
 std::string svg_text(double x, double y, const std::string& anchor, const std::string& text,
                      const std::string& more = "") {
@@ -44,12 +55,16 @@ std::string escaped(const std::string& text) {
 std::string progress_svg(const std::string& title, const std::vector<ReachProgress>& history) {
   double seconds = 1e-3;
   double decades = 1;
-  double most_nodes = 1;
+  double most_nodes = kSteps;
   for (const ReachProgress& one : history) {
     seconds = std::max(seconds, one.seconds);
-    decades = std::max(decades, std::ceil(one.states.log10()));
+    decades = std::max(decades, one.states.log10());
     most_nodes = std::max(most_nodes, static_cast<double>(one.nodes));
   }
+  // The ends of the axes.
+  seconds = kSteps * round_step(seconds);
+  decades = kSteps * std::ceil(decades / kSteps);
+  most_nodes = kSteps * round_step(most_nodes);
   const auto x_of = [&](double at) { return kLeft + at / seconds * (kWidth - kLeft - kRight); };
   const auto y_of = [&](double share) {
     return kHeight - kBottom - share * (kHeight - kTop - kBottom);
@@ -60,13 +75,13 @@ std::string progress_svg(const std::string& title, const std::vector<ReachProgre
       "font-size=\"12\">\n<rect width=\"100%%\" height=\"100%%\" fill=\"white\"/>\n",
       kWidth, kHeight);
   svg += svg_text(kWidth / 2, 24, "middle", escaped(title), " font-size=\"15\"");
-  for (int i = 0; i <= 4; ++i) {
-    const double share = i / 4.0;
+  for (int i = 0; i <= kSteps; ++i) {
+    const double share = static_cast<double>(i) / kSteps;
     const double y = y_of(share);
     absl::StrAppendFormat(
         &svg, "<line x1=\"%.1f\" y1=\"%.1f\" x2=\"%.1f\" y2=\"%.1f\" stroke=\"#ddd\"/>\n", kLeft, y,
         kWidth - kRight, y);
-    svg += svg_text(kLeft - 8, y + 4, "end", absl::StrFormat("1e%.1f", share * decades),
+    svg += svg_text(kLeft - 8, y + 4, "end", absl::StrFormat("1e%.0f", share * decades),
                     " fill=\"#1f5fa8\"");
     svg += svg_text(kWidth - kRight + 8, y + 4, "start",
                     absl::StrFormat("%.0f", share * most_nodes), " fill=\"#b0501d\"");

@@ -336,9 +336,10 @@ int reach_model(const Arguments& arguments, Job& job) {
   const absl::StatusOr<ReachResult> result = reach(model, options);
   if (!result.ok()) return stop(result.status());
   const absl::Status written = write_result(arguments, manager, result->reached, [&] {
-    const std::string title = absl::StrCat(
-        arguments.operand.substr(arguments.operand.rfind('/') + 1), ", ",
-        std::string(strategy_name(options.strategy)), ", ", manager.size(), " processes");
+    const std::string title =
+        absl::StrCat(arguments.operand.substr(arguments.operand.rfind('/') + 1), ", ",
+                     std::string(strategy_name(options.strategy)), ", ", manager.size(),
+                     manager.size() == 1 ? " process" : " processes");
     return progress_svg(title, result->history);
   });
   if (!written.ok()) return stop(written);

@@ -346,6 +346,10 @@ TEST(Progress, IsReportedAndDrawn) {
     const std::string svg = progress_svg("a < b & c", result->history);
     EXPECT_NE(svg.find("a &lt; b &amp; c"), std::string::npos);
     EXPECT_NE(svg.find("<polyline"), std::string::npos);
+    // 8 states, in less than 4 decades: the axis has a mark for each.
+    for (const char* const mark : {">1e0<", ">1e1<", ">1e2<", ">1e3<", ">1e4<"}) {
+      EXPECT_NE(svg.find(mark), std::string::npos) << mark;
+    }
     EXPECT_EQ(progress_svg("empty", {}).substr(0, 4), "<svg");
     // More states than a double can count.
     std::vector<ReachProgress> history = result->history;
