@@ -21,7 +21,8 @@ namespace cariama::bdd {
 inline constexpr uint32_t kMaxLevels = 9216;
 
 // 16 bytes in a file, little endian. Node i of a file (i = 1 .. n) is nodes[i - 1].
-//   a  bit 63: mark of the high edge. Bits 39..0: number of the high son; 0 is the constant.
+//   a  bit 63: mark of the high edge. Bits 39..0: number of the high son; 0 is the
+//     constant false.
 //   b  bits 63..40: variable. Bits 39..0: number of the low son.
 // Numbers of sons are smaller than the node's own number.
 struct StoredNode {

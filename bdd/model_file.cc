@@ -310,7 +310,9 @@ absl::StatusOr<Bdd> Model::states_of(const std::string& text) const {
     if (sides.size() != 2 || !absl::SimpleAtoi(sides[0], &integer) ||
         !absl::SimpleAtoi(sides[1], &value)) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "'", part, "' is not INTEGER=VALUE; an assignment is like 3=1,7=0, integers from 0"));
+          "'", part,
+          "' is not INTEGER=VALUE with numbers below 2^64; an assignment is like 3=1,7=0, integers "
+          "from 0"));
     }
     if (integer >= bits.size()) {
       return absl::InvalidArgumentError(absl::StrCat("the model has no integer ", integer,

@@ -117,6 +117,10 @@ class Search {
   }
 
   absl::StatusOr<ReachResult> run() {
+    if (options_.goal && options_.goal->manager() != &manager_) {
+      return absl::InvalidArgumentError(
+          "the goal belongs to another manager than the model, or is a Bdd without a value");
+    }
     if (options_.goal && !is_set_of_states(model_, *options_.goal)) {
       return absl::InvalidArgumentError(
           "the goal is not a set of states: it depends on a variable that is no state bit of the "

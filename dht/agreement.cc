@@ -71,7 +71,7 @@ absl::Status agree(Collectives& all, const absl::Status& mine, std::string_view 
   }
   if (outcomes->differing != kNone) {
     return error(absl::StatusCode::kFailedPrecondition, outcomes->differing,
-                 " has other data than rank 0");
+                 " has passed another value, or read other data, than rank 0");
   }
   return absl::OkStatus();
 }

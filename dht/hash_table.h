@@ -107,9 +107,9 @@ class TableAccess {
   [[nodiscard]] TableResult find_or_put(const Key& key) { return operate<true>(key); }
   // Returns kFound with the index, or kAbsent.
   [[nodiscard]] TableResult find(const Key& key) { return operate<false>(key); }
-  // Sets `key` to the key with this index. Returns kFound, or kUnavailable. Requires: a table
-  // operation of any process has returned `index`, and the table was neither cleared nor grown
-  // since then. Otherwise the result is kAbsent, or `key` has no meaning.
+  // Sets `key` to the key with this index. Returns kFound, kAbsent if the bucket is empty or does
+  // not exist, or kUnavailable. An index is valid until the table is cleared or grown: after that,
+  // another key may have it.
   [[nodiscard]] TableOutcome read(uint64_t index, Key& key) {
     const TablePlace place = core_.geometry().place_of(index);
     if (!core_.geometry().contains(place)) [[unlikely]]
@@ -118,8 +118,7 @@ class TableAccess {
     if (share == nullptr || --until_check_ == 0) [[unlikely]] {
       return read_slowly(index, key);
     }
-    load_key(share + place.position * W, key);
-    return TableOutcome::kFound;
+    return load_key(share + place.position * W, key);
   }
 
   // ---- Batches: result i is that of key i. Many operations are in flight; on mapped shares the
@@ -196,10 +195,11 @@ class TableAccess {
     // Relaxed: a word has one value besides 0, and no other memory depends on it.
     return std::atomic_ref<uint64_t>(*const_cast<uint64_t*>(word)).load(std::memory_order_relaxed);
   }
-  static void load_key(const uint64_t* bucket, Key& key) {
+  static TableOutcome load_key(const uint64_t* bucket, Key& key) {
     Key stored;
     for (size_t i = 0; i < W; ++i) stored[i] = load_word(bucket + i);
     decode_key(stored.data(), W, key.data());
+    return stored[W - 1] != 0 ? TableOutcome::kFound : TableOutcome::kAbsent;
   }
 
   [[nodiscard]] bool is_mapped_at(TablePlace place) const {
@@ -501,8 +501,7 @@ TableOutcome TableAccess<W>::read_slowly(uint64_t index, Key& key) {
   const TablePlace place = core_.geometry().place_of(index);
   const uint64_t* const share = mapped_share(place.owner);
   if (share != nullptr) {
-    load_key(share + place.position * W, key);
-    return TableOutcome::kFound;
+    return load_key(share + place.position * W, key);
   }
   Key stored;
   const TableResult result = engine_.execute(TableEngine::Mode::kRead, stored.data(), index);
@@ -602,7 +601,7 @@ TableOutcome TableAccess<W>::read(std::span<const uint64_t> indices, std::span<K
       }
       const uint64_t* const share = core_.mapped(owner).load(std::memory_order_relaxed);
       if (share != nullptr) [[likely]] {
-        load_key(share + place.position * W, keys[first + i]);
+        results[i].outcome = load_key(share + place.position * W, keys[first + i]);
         results[i].index = UINT64_MAX;
         continue;
       }
@@ -687,6 +686,7 @@ bool TableAccess<W>::start_read(uint64_t index, uint64_t tag) {
   if (share == nullptr) return engine_.start(TableEngine::Mode::kRead, nullptr, index, tag);
   TableEngine::Ended ended{tag, {index, TableOutcome::kFound}, {}};
   for (size_t i = 0; i < W; ++i) ended.stored[i] = load_word(share + place.position * W + i);
+  if (ended.stored[W - 1] == 0) ended.result = {UINT64_MAX, TableOutcome::kAbsent};
   engine_.add_ended(ended);
   return true;
 }

@@ -1,10 +1,14 @@
 // cariama-bdd: explores the states of a model by binary decision diagrams.
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
+#include <cerrno>
 #include <chrono>
 #include <cmath>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -56,7 +60,8 @@ constexpr const char* kHelp =
     "  --save FILE.bdd      writes the result\n"
     "  --svg FILE           reach: draws states and nodes per level over time\n"
     "  --dot FILE           writes the result in the language of Graphviz\n"
-    "  --table MIB          size of the node table of a process at the start (default 64)\n"
+    "  --table MIB          size of the node table of a process at the start (default 64, or\n"
+    "                       --memory if that is less); sizes are rounded down to a power of two\n"
     "  --memory MIB         limit for the node table of a process (default 4096)\n"
     "  --cache MIB          limit for the operation cache, one for each host (default 256)\n"
     "  --remote             uses one-sided transfers for all parts of the table, as between hosts\n"
@@ -108,9 +113,10 @@ int failed(const absl::Status& status) { return failed(std::string(status.messag
 std::string read(int argc, char** argv, Arguments& arguments) {
   const std::vector<std::string> words(argv + 1, argv + argc);
   std::string error;
+  bool has_table = false;
   size_t next = 0;
   const auto value = [&](const std::string& option) -> std::string {
-    if (next < words.size()) return words[next++];
+    if (next < words.size() && !words[next].empty()) return words[next++];
     if (error.empty()) error = option + " needs a value";
     return "";
   };
@@ -145,6 +151,7 @@ std::string read(int argc, char** argv, Arguments& arguments) {
       }
       if (!known && error.empty()) error = "--strategy needs bfs, chaining or saturation";
     } else if (word == "--goal") {
+      if (!arguments.goal.empty()) error = "--goal was given twice";
       arguments.goal = value(word);
     } else if (word == "--deadlocks") {
       arguments.reach.deadlocks = true;
@@ -166,6 +173,7 @@ std::string read(int argc, char** argv, Arguments& arguments) {
       arguments.dot = value(word);
     } else if (word == "--table") {
       arguments.manager.table_bytes = number(word, 1, kMostMiB) << 20;
+      has_table = true;
     } else if (word == "--memory") {
       arguments.manager.max_table_bytes = number(word, 1, kMostMiB) << 20;
     } else if (word == "--cache") {
@@ -202,6 +210,9 @@ std::string read(int argc, char** argv, Arguments& arguments) {
     }
   }
   ManagerOptions& manager = arguments.manager;
+  if (error.empty() && has_table && manager.table_bytes > manager.max_table_bytes) {
+    error = "--table is larger than --memory";
+  }
   manager.table_bytes = std::min(manager.table_bytes, manager.max_table_bytes);
   return error;
 }
@@ -257,6 +268,29 @@ class Printer {
   const bool json_;
 };
 
+// Returns an error if the file cannot be written, as far as the permissions tell.
+absl::Status check_writable(const std::string& path) {
+  if (path.empty()) return absl::OkStatus();
+  struct stat found {};
+  const bool opened = ::stat(path.c_str(), &found) == 0 && !S_ISREG(found.st_mode);
+  const size_t slash = path.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : path.substr(0, slash + 1);
+  const int result = opened ? ::access(path.c_str(), W_OK) : ::access(folder.c_str(), W_OK | X_OK);
+  return result == 0 ? absl::OkStatus() : absl::ErrnoToStatus(errno, "cannot write " + path);
+}
+
+// Checks, before a search that may take hours, the files that --save, --dot and --svg request.
+// Every process gets the error of rank 0.
+absl::Status check_outputs(const Arguments& arguments, Manager& manager) {
+  absl::Status status;
+  if (manager.rank() == 0) {
+    for (const std::string* const path : {&arguments.svg, &arguments.save, &arguments.dot}) {
+      status.Update(check_writable(*path));
+    }
+  }
+  return manager.agree(status, "no result can be written");
+}
+
 // Writes the files that --save, --dot and --svg request. Rank 0 writes; every process gets its
 // error.
 absl::Status write_result(const Arguments& arguments, Manager& manager, const Bdd& result,
@@ -290,12 +324,31 @@ bool is_assignment(const std::string& goal) {
          goal.find_first_not_of("0123456789=, ") == std::string::npos;
 }
 
+// Returns true if the file has saved diagrams.
+bool has_diagrams(const std::string& path) {
+  const absl::StatusOr<std::string> bytes = read_file(path);
+  size_t offset = 0;
+  return bytes.ok() && parse_diagrams(*bytes, offset).ok() && offset == bytes->size();
+}
+
+absl::StatusOr<ModelFile> read_model(const std::string& path) {
+  absl::StatusOr<ModelFile> model = read_model_file(path);
+  if (absl::IsInvalidArgument(model.status()) && has_diagrams(path)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, " has diagrams that --save has written, no model"));
+  }
+  return model;
+}
+
 int reach_model(const Arguments& arguments, Job& job) {
   Manager& manager = job.manager();
   const bool first = manager.rank() == 0;
   // All processes have the same error here: rank 0 prints it.
   const auto stop = [&](const absl::Status& status) { return first ? failed(status) : 1; };
-  const absl::StatusOr<ModelFile> file = read_model_file(arguments.operand);
+  if (const absl::Status writable = check_outputs(arguments, manager); !writable.ok()) {
+    return stop(writable);
+  }
+  const absl::StatusOr<ModelFile> file = read_model(arguments.operand);
   const absl::Status read = manager.agree(file.status(), "the model was not read",
                                           file.ok() ? checksum(format_model(*file)) : 0);
   if (!read.ok()) return stop(read);
@@ -308,7 +361,12 @@ int reach_model(const Arguments& arguments, Job& job) {
       options.goal = *goal;
     } else {
       const absl::StatusOr<std::vector<Bdd>> goals = manager.load_file(arguments.goal);
-      if (!goals.ok()) return stop(goals.status());
+      if (!goals.ok()) {
+        const bool assigns = arguments.goal.find('=') != std::string::npos;
+        return stop(absl::Status(goals.status().code(),
+                                 absl::StrCat(goals.status().message(),
+                                              assigns ? "; an assignment is like 3=1,7=0" : "")));
+      }
       if (goals->size() != 1) {
         return stop(
             absl::InvalidArgumentError(absl::StrCat(arguments.goal, " does not hold one set")));
@@ -335,14 +393,6 @@ int reach_model(const Arguments& arguments, Job& job) {
   }
   const absl::StatusOr<ReachResult> result = reach(model, options);
   if (!result.ok()) return stop(result.status());
-  const absl::Status written = write_result(arguments, manager, result->reached, [&] {
-    const std::string title =
-        absl::StrCat(arguments.operand.substr(arguments.operand.rfind('/') + 1), ", ",
-                     std::string(strategy_name(options.strategy)), ", ", manager.size(),
-                     manager.size() == 1 ? " process" : " processes");
-    return progress_svg(title, result->history);
-  });
-  if (!written.ok()) return stop(written);
   if (first && show && result->first_level != 0) {
     std::fprintf(stderr, "continued from the checkpoint after level %llu\n",
                  static_cast<unsigned long long>(result->first_level));
@@ -361,6 +411,15 @@ int reach_model(const Arguments& arguments, Job& job) {
   }
   print.trace(result->trace);
   print_processes(print, rows);
+  // After the rows, which a file that cannot be written must not cost.
+  const absl::Status written = write_result(arguments, manager, result->reached, [&] {
+    const std::string title =
+        absl::StrCat(arguments.operand.substr(arguments.operand.rfind('/') + 1), ", ",
+                     std::string(strategy_name(options.strategy)), ", ", manager.size(),
+                     manager.size() == 1 ? " process" : " processes");
+    return progress_svg(title, result->history);
+  });
+  if (!written.ok()) return stop(written);
   return options.goal && !result->goal_reached ? 3 : 0;
 }
 
@@ -370,13 +429,17 @@ int count_queens(const Arguments& arguments, Job& job) {
   if (!absl::SimpleAtoi(arguments.operand, &n) || n < 1 || n > 64) {
     return manager.rank() == 0 ? usage("queens needs a number from 1 to 64") : 2;
   }
+  const auto stop = [&](const absl::Status& status) {
+    return manager.rank() == 0 ? failed(status) : 1;
+  };
+  if (const absl::Status writable = check_outputs(arguments, manager); !writable.ok()) {
+    return stop(writable);
+  }
   const auto start = std::chrono::steady_clock::now();
   const Bdd placements = queens(manager, n);
   const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
   std::vector<uint32_t> squares;
   for (uint32_t i = 0; i < n * n; ++i) squares.push_back(i);
-  const absl::Status written = write_result(arguments, manager, placements, nullptr);
-  if (!written.ok()) return manager.rank() == 0 ? failed(written) : 1;
   const ExactCount count = placements.count(manager.cube(squares));
   const std::vector<ProcessRow> rows = job.process_rows();
   const Printer print(manager.rank() == 0, arguments.json);
@@ -384,14 +447,21 @@ int count_queens(const Arguments& arguments, Job& job) {
   print.row("nodes", std::to_string(placements.nodes()));
   print.row("seconds", absl::StrCat(elapsed.count()), "s");
   print_processes(print, rows);
-  return 0;
+  const absl::Status written = write_result(arguments, manager, placements, nullptr);
+  return written.ok() ? 0 : stop(written);
 }
 
 int draw(const Arguments& arguments) {
   absl::StatusOr<std::unique_ptr<Manager>> manager = Manager::create(arguments.manager);
   if (!manager.ok()) return failed(manager.status());
   const absl::StatusOr<std::vector<Bdd>> functions = (*manager)->load_file(arguments.operand);
-  if (!functions.ok()) return failed(functions.status());
+  if (!functions.ok()) {
+    return failed(
+        absl::IsInvalidArgument(functions.status()) && read_model_file(arguments.operand).ok()
+            ? absl::InvalidArgumentError(absl::StrCat(
+                  arguments.operand, " is a model: dot draws a file that --save has written"))
+            : functions.status());
+  }
   const std::string dot = to_dot((*manager)->store(*functions), {});
   if (arguments.dot.empty()) {
     std::fputs(dot.c_str(), stdout);
@@ -498,6 +568,8 @@ int run(int argc, char** argv) {
 }  // namespace cariama::bdd
 
 int main(int argc, char** argv) {
+  // A write beyond the limit for files (ulimit -f) returns an error.
+  std::signal(SIGXFSZ, SIG_IGN);
   const int code =
       cariama::run_program("cariama-bdd", [&] { return cariama::bdd::run(argc, argv); });
   const bool supervised = cariama::bdd::Job::launched() && std::getenv(cariama::bdd::kSupervised);

@@ -1,5 +1,7 @@
 #include "bdd/internal/checkpoint.h"
 
+#include <fcntl.h>
+
 #include <array>
 #include <filesystem>
 #include <system_error>
@@ -11,6 +13,7 @@
 #include "bdd/files.h"
 #include "bdd/internal/byte_reader.h"
 #include "bdd/internal/file_lock.h"
+#include "dtutils/internal/regular_file.h"
 
 namespace cariama::bdd::internal {
 namespace {
@@ -68,8 +71,10 @@ absl::StatusOr<std::optional<Checkpoint>> CheckpointFile::read() const {
 
 absl::Status CheckpointFile::parse(uint64_t& level, std::optional<StoredDiagrams>& diagrams,
                                    uint64_t& seen) const {
+  const auto opened = cariama::internal::open_regular_file(path_, O_RDONLY, "cannot open");
+  if (absl::IsNotFound(opened.status())) return absl::OkStatus();
+  if (!opened.ok()) return opened.status();
   const absl::StatusOr<std::string> file = read_file(path_);
-  if (absl::IsNotFound(file.status())) return absl::OkStatus();
   if (!file.ok()) return file.status();
   const auto wrong = [&](const std::string& what) {
     return absl::InvalidArgumentError(

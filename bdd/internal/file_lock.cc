@@ -9,17 +9,17 @@
 
 #include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/regular_file.h"
 
 namespace cariama::bdd::internal {
 
 absl::StatusOr<FileDescriptor> lock_file(const std::string& path, std::string_view in_use) {
   for (;;) {
     // Network file systems lock only files that are open for writing.
-    FileDescriptor file(::open(path.c_str(), O_WRONLY | O_CREAT | O_CLOEXEC, mode_t{0666}));
-    if (!file.valid()) {
-      return make_errno_error(errno, ErrorScope::kProcess, "cannot create " + path);
-    }
-    if (::flock(file.get(), LOCK_EX | LOCK_NB) != 0) {
+    absl::StatusOr<FileDescriptor> file =
+        cariama::internal::open_regular_file(path, O_WRONLY | O_CREAT, "cannot create");
+    if (!file.ok()) return file.status();
+    if (::flock(file->get(), LOCK_EX | LOCK_NB) != 0) {
       if (errno == EINTR) continue;
       if (errno == EWOULDBLOCK) {
         return make_error(absl::StatusCode::kUnavailable, ErrorScope::kProcess, in_use);
@@ -32,7 +32,7 @@ absl::StatusOr<FileDescriptor> lock_file(const std::string& path, std::string_vi
     // The process that had the lock before may have renamed or removed the file.
     struct stat opened {};
     struct stat named {};
-    if (::fstat(file.get(), &opened) != 0) {
+    if (::fstat(file->get(), &opened) != 0) {
       return make_errno_error(errno, ErrorScope::kProcess, "cannot read " + path);
     }
     if (::stat(path.c_str(), &named) == 0 && named.st_dev == opened.st_dev &&

@@ -12,7 +12,7 @@
 
 #include "dht/table_layout.h"
 #include "dtutils/error.h"
-#include "dtutils/internal/file_descriptor.h"
+#include "dtutils/internal/regular_file.h"
 
 namespace cariama::internal {
 namespace {
@@ -212,17 +212,15 @@ absl::Status decode_table_file(std::string_view name, const TableFileSource& sou
 absl::Status read_table_file(const std::string& path,
                              const std::function<absl::Status(const TableFileHeader&)>& accept,
                              const TableFileVisitor& visit) {
-  const FileDescriptor file(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!file.valid()) {
-    return make_errno_error(errno, ErrorScope::kOperation, "cannot open the saved table " + path,
-                            "load a table that was saved under this name");
-  }
+  const auto file =
+      cariama::internal::open_regular_file(path, O_RDONLY, "cannot open the saved table");
+  if (!file.ok()) return file.status();
   return decode_table_file(
       path,
       [&](std::span<std::byte> into) -> absl::StatusOr<size_t> {
         ssize_t got = 0;
         do {
-          got = ::read(file.get(), into.data(), into.size());
+          got = ::read(file->get(), into.data(), into.size());
         } while (got < 0 && errno == EINTR);
         if (got < 0) {
           return make_errno_error(errno, ErrorScope::kOperation,
@@ -235,11 +233,9 @@ absl::Status read_table_file(const std::string& path,
 
 absl::StatusOr<uint64_t> write_table_file(const std::string& path, TableFileHeader header,
                                           std::span<const uint64_t> buckets) {
-  const FileDescriptor file(
-      ::open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, S_IRUSR | S_IWUSR));
-  if (!file.valid()) {
-    return make_errno_error(errno, ErrorScope::kProcess, "cannot create " + path);
-  }
+  const auto file = cariama::internal::open_regular_file(path, O_WRONLY | O_CREAT | O_TRUNC,
+                                                         "cannot create", 0600);
+  if (!file.ok()) return file.status();
   const size_t words = header.words;
   const size_t group = 64 * words;
   header.keys = 0;
@@ -247,7 +243,7 @@ absl::StatusOr<uint64_t> write_table_file(const std::string& path, TableFileHead
     header.keys += static_cast<uint64_t>(std::popcount(
         occupied_mask(buckets.subspan(at, std::min(group, buckets.size() - at)), words)));
   }
-  FileWriter writer(file.get(), path);
+  FileWriter writer(file->get(), path);
   Checksum of_header;
   for (const uint64_t word : {kFileMagic, kFileVersion | uint64_t{header.words} << 32,
                               header.rank | uint64_t{header.processes} << 32, header.buckets,
@@ -272,7 +268,7 @@ absl::StatusOr<uint64_t> write_table_file(const std::string& path, TableFileHead
   }
   writer.add(of_body.value());
   if (absl::Status written = writer.write_buffer(); !written.ok()) return written;
-  if (::fsync(file.get()) != 0) {
+  if (::fsync(file->get()) != 0) {
     return make_errno_error(errno, ErrorScope::kProcess,
                             "cannot write " + path + " to its disk (fsync)");
   }

@@ -66,11 +66,28 @@ TEST(CariamaBdd, StopsAtAGoal) {
 }
 
 TEST(CariamaBdd, RefusesWrongUsage) {
-  for (const char* arguments :
-       {"", "reach", "queens", "queens 0", "queens x", "fly 8", "reach x --strategy dfs",
-        "reach x --levels", "reach x -n 0", "reach x --memory no", "reach x y", "reach x --unknown",
-        "queens 4 --strategy bfs", "queens 4 --svg x", "dot x --levels 2", "dot x -n 2",
-        "dot x --save y"}) {
+  for (const char* arguments : {"",
+                                "reach",
+                                "queens",
+                                "queens 0",
+                                "queens x",
+                                "fly 8",
+                                "reach x --strategy dfs",
+                                "reach x --levels",
+                                "reach x -n 0",
+                                "reach x --memory no",
+                                "reach x y",
+                                "reach x --unknown",
+                                "queens 4 --strategy bfs",
+                                "queens 4 --svg x",
+                                "dot x --levels 2",
+                                "dot x -n 2",
+                                "dot x --save y",
+                                "reach x --goal ''",
+                                "reach x --save ''",
+                                "reach x --checkpoint ''",
+                                "reach x --goal 0=1 --goal 1=1",
+                                "reach x --table 100 --memory 50"}) {
     const Ended run = run_program(arguments);
     EXPECT_EQ(run.code, 2) << arguments;
     EXPECT_THAT(run.err, HasSubstr("cariama-bdd: ")) << arguments;
@@ -100,7 +117,7 @@ TEST(CariamaBdd, SavesDrawsAndReadsBack) {
   }
   const Ended neither = run_program(reach + "--goal x=1");
   EXPECT_EQ(neither.code, 1);
-  EXPECT_THAT(neither.err, HasSubstr("x=1"));
+  EXPECT_THAT(neither.err, AllOf(HasSubstr("x=1"), HasSubstr("an assignment is like 3=1,7=0")));
   std::filesystem::remove_all(folder);
 }
 
@@ -117,6 +134,67 @@ TEST(CariamaBdd, AFileThatCannotBeWrittenEndsAllProcesses) {
     EXPECT_THAT(run.err, HasSubstr("/proc/no")) << option;
   }
   EXPECT_EQ(run_program("reach /no/such.bdd -n 2").code, 1);
+}
+
+// A wrong path is an error before the search. If a file cannot be written after it, the rows are
+// printed all the same.
+TEST(CariamaBdd, AFileThatCannotBeWrittenCostsNoResult) {
+  const std::string folder =
+      ::testing::TempDir() + "cariama-bdd-unwritten" + std::to_string(getpid());
+  std::filesystem::create_directories(folder + "/taken.new");
+  const std::string reach = "reach " + model_path("anderson.4") + " --quiet ";
+  for (const char* option : {"--save ", "--dot ", "--svg "}) {
+    const Ended wrong = run_program(reach + option + folder + "/no/such");
+    EXPECT_EQ(wrong.code, 1) << option;
+    EXPECT_THAT(wrong.err, HasSubstr("cannot write " + folder + "/no/such")) << option;
+    EXPECT_EQ(wrong.out, "") << option;
+    const Ended late = run_program(reach + option + folder + "/taken");
+    EXPECT_EQ(late.code, 1) << option;
+    EXPECT_THAT(late.err, HasSubstr("taken")) << option;
+    EXPECT_THAT(late.out, AllOf(HasSubstr("29641"), HasSubstr("peak_bytes"))) << option;
+    const Ended queens =
+        run_program(std::string("queens 5 --quiet ") + "--dot " + folder + "/taken");
+    EXPECT_EQ(queens.code, 1);
+    EXPECT_THAT(queens.out, HasSubstr("10"));
+  }
+  std::filesystem::remove_all(folder);
+}
+
+// To open a FIFO would block until another process opens its other end.
+TEST(CariamaBdd, AFifoInThePlaceOfAFileIsAnError) {
+  const std::string folder = ::testing::TempDir() + "cariama-bdd-fifo" + std::to_string(getpid());
+  const std::string reach = "reach " + model_path("anderson.4") + " --quiet --levels 1 ";
+  const auto expect_refused = [&](const std::string& fifo, const std::string& option) {
+    std::filesystem::create_directories(folder);
+    ASSERT_EQ(mkfifo((folder + fifo).c_str(), 0600), 0);
+    const Ended run = run_program(reach + option);
+    EXPECT_EQ(run.code, 1) << fifo;
+    EXPECT_THAT(run.err, AllOf(HasSubstr(fifo), HasSubstr("no regular file"))) << fifo;
+    std::filesystem::remove_all(folder);
+  };
+  expect_refused("/saved.new", "--save " + folder + "/saved");
+  expect_refused("/reach.lock", "--checkpoint " + folder);
+  expect_refused("/reach.checkpoint", "--checkpoint " + folder);
+}
+
+TEST(CariamaBdd, AFileBeyondTheLimitOfSizesIsAnError) {
+  const std::string saved = ::testing::TempDir() + "cariama-bdd-large" + std::to_string(getpid());
+  Running command("sh -c 'ulimit -f 0; " + kProgram + "queens 4 --quiet --save " + saved + "'");
+  EXPECT_EQ(command.wait(), 1);
+  EXPECT_THAT(command.err(), HasSubstr("File too large"));
+  EXPECT_FALSE(std::filesystem::exists(saved + ".new"));
+}
+
+TEST(CariamaBdd, AModelIsNoSavedDiagramAndViceVersa) {
+  const std::string saved = ::testing::TempDir() + "cariama-bdd-saved" + std::to_string(getpid());
+  EXPECT_EQ(run_program("queens 4 --quiet --save " + saved).code, 0);
+  const Ended reach = run_program("reach " + saved);
+  EXPECT_EQ(reach.code, 1);
+  EXPECT_THAT(reach.err, HasSubstr("has diagrams that --save has written, no model"));
+  const Ended dot = run_program("dot " + model_path("anderson.4"));
+  EXPECT_EQ(dot.code, 1);
+  EXPECT_THAT(dot.err, HasSubstr("is a model"));
+  std::filesystem::remove(saved);
 }
 
 TEST(CariamaBdd, AnEndlessFileIsRefused) {

@@ -222,7 +222,7 @@ TEST(Agreement, AnErrorOfOneProcessIsThatOfAll) {
     EXPECT_TRUE(manager.save_file(one, mine).ok());
     const absl::Status different = manager.load_file(mine).status();
     EXPECT_EQ(different.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(std::string(different.message()), HasSubstr("other data than rank 0"));
+    EXPECT_THAT(std::string(different.message()), HasSubstr("read other data, than rank 0"));
     EXPECT_EQ(manager.agree(absl::OkStatus(), "values", manager.rank()).code(),
               absl::StatusCode::kFailedPrecondition);
   });

@@ -227,6 +227,21 @@ TEST(SavedTableTest, DamagedFilesGiveErrorsThatNameThem) {
 
 // File 0 has the shape of the table, so the positions of the other files are used. A file of the
 // same save with more buckets must not be stored beyond the end of the share.
+// To open a FIFO would block until another process opens its other end.
+TEST(SavedTableTest, AFifoInThePlaceOfAFileIsAnError) {
+  const ScratchFolder folder;
+  in_one_process([&](Collectives& all) {
+    auto table = must(HashTable<2>::create(all, {.buckets = 500}, soon()));
+    ASSERT_EQ(mkfifo((folder / "table.0.unfinished").c_str(), 0600), 0);
+    EXPECT_EQ(table->save(folder / "table", soon()).status().code(),
+              absl::StatusCode::kFailedPrecondition);
+    ASSERT_EQ(mkfifo((folder / "other.0").c_str(), 0600), 0);
+    EXPECT_EQ(table->load(folder / "other", soon()).status().code(),
+              absl::StatusCode::kFailedPrecondition);
+    must(table->destroy(soon()));
+  });
+}
+
 TEST(SavedTableTest, FilesOfDifferentShapesAreRefused) {
   const ScratchFolder folder;
   save_table(folder / "table", 2, 1000);
