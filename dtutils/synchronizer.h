@@ -62,6 +62,10 @@ class CARIAMA_DTUTILS_EXPORT Synchronizer {
   // not end. Transmitter::wait() polls completions; Fabric::wait() also receives and runs calls.
   [[nodiscard]] absl::Status wait_without_polling(Deadline deadline);
 
+  // The paper's name for wait_without_polling(kForever), for programs in which another thread
+  // polls, such as a service thread. Does not end otherwise. Read the result with status().
+  void spin_nonzero_operations_left() { static_cast<void>(wait_without_polling(kForever)); }
+
   // Prepares a finished object for a new count.
   void reset(uint32_t operations = 1);
 

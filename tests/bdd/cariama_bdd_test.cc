@@ -179,7 +179,8 @@ TEST(CariamaBdd, AFifoInThePlaceOfAFileIsAnError) {
 
 TEST(CariamaBdd, AFileBeyondTheLimitOfSizesIsAnError) {
   const std::string saved = ::testing::TempDir() + "cariama-bdd-large" + std::to_string(getpid());
-  Running command("sh -c 'ulimit -f 0; " + kProgram + "queens 4 --quiet --save " + saved + "'");
+  // One block is enough for the error.
+  Running command("sh -c 'ulimit -f 1; " + kProgram + "queens 7 --quiet --save " + saved + "'");
   EXPECT_EQ(command.wait(), 1);
   EXPECT_THAT(command.err(), HasSubstr("File too large"));
   EXPECT_FALSE(std::filesystem::exists(saved + ".new"));

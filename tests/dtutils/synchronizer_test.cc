@@ -29,6 +29,7 @@ TEST(Synchronizer, CountsDown) {
   done.decrease();
   EXPECT_TRUE(done.done());
   EXPECT_TRUE(done.wait_without_polling(kForever).ok());
+  done.spin_nonzero_operations_left();
 }
 
 TEST(Synchronizer, ZeroOperationsAreDone) {
