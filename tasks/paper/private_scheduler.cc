@@ -176,9 +176,8 @@ class PrivateScheduler : public Scheduler<Derived, Worker> {
   }
 
   const std::span<StealRequestCell> request_cells_;
-  uint64_t requests_sent_ = 0;  // number of request ids created
-  std::vector<uint64_t>
-      answered_;  // the last request id of each rank that this worker has answered
+  uint64_t requests_sent_ = 0;
+  std::vector<uint64_t> answered_;  // the id of the last answered request of each rank
 };
 
 WorkerMemory private_deque_memory(const TaskOptions& options, int workers) {
