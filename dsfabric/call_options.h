@@ -42,11 +42,6 @@ template <auto... Options>
 struct CallOptions {
   template <typename Kind>
   static constexpr int kCount = (0 + ... + std::is_same_v<decltype(Options), Kind>);
-  static_assert(kCount<Notification> <= 1 && kCount<WhenFull> <= 1 && kCount<Pulling> <= 1,
-                "cariama: an option of a call is given twice");
-  static_assert(kCount<Notification> + kCount<WhenFull> + kCount<Pulling> == sizeof...(Options),
-                "cariama: the options of a call are LocalNotify or RemoteNotify; Fail, Retry or "
-                "RetryAsync; Sync or Async");
 
   // True if an option of this kind was given.
   template <typename Kind>
@@ -65,6 +60,13 @@ struct CallOptions {
   static constexpr Notification kNotification = pick(Notification::kTransmitted);
   static constexpr WhenFull kWhenFull = pick(WhenFull::kRetry);
   static constexpr Pulling kPulling = pick(Pulling::kSync);
+
+  // At the end: clang ignores the members behind an assertion that fails, and reports each use.
+  static_assert(kCount<Notification> <= 1 && kCount<WhenFull> <= 1 && kCount<Pulling> <= 1,
+                "cariama: an option of a call is given twice");
+  static_assert(kCount<Notification> + kCount<WhenFull> + kCount<Pulling> == sizeof...(Options),
+                "cariama: the options of a call are LocalNotify or RemoteNotify; Fail, Retry or "
+                "RetryAsync; Sync or Async");
 };
 
 namespace internal {
