@@ -24,9 +24,6 @@ constexpr int32_t kMostBits = 64;  // of one integer
 // Of a state: a relation has two variables for each bit, and labels; kMaxLevels bounds them
 // together.
 constexpr uint32_t kMostStateBits = 4096;
-constexpr std::string_view kWrongBits =
-    "bdd: Model::bits and first_bit of the model differ in size, name a bit that is not below "
-    "state_bits, or give an integer more than 64 bits";
 
 // Reads the parts of a model file in order. After the first error, `error_` contains it.
 class ModelReader {
@@ -268,16 +265,21 @@ Model load_model(Manager& manager, const ModelFile& file) {
   return model;
 }
 
-bool Model::has_valid_bits() const {
-  if (bits.size() != first_bit.size()) return false;
-  for (size_t i = 0; i < bits.size(); ++i) {
-    if (bits[i] > 64 || uint64_t{first_bit[i]} + bits[i] > state_bits) return false;
+absl::Status Model::check_bits() const {
+  bool fits = bits.size() == first_bit.size();
+  for (size_t i = 0; fits && i < bits.size(); ++i) {
+    fits = bits[i] <= 64 && uint64_t{first_bit[i]} + bits[i] <= state_bits;
   }
-  return true;
+  if (fits) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      "Model::bits and first_bit differ in size, name a bit that is not below state_bits, or give "
+      "an integer more than 64 bits");
 }
 
 std::vector<uint64_t> Model::values(const Bdd& state) const {
-  if (!has_valid_bits()) throw std::invalid_argument(std::string(kWrongBits));
+  if (const absl::Status fits = check_bits(); !fits.ok()) {
+    throw std::invalid_argument(std::string(fits.message()));
+  }
   std::vector<bool> set(state_bits, false);
   for (Bdd at = state; at.variable() != kNoVariable;) {
     const bool value = at.low().is_false();
@@ -299,7 +301,7 @@ absl::StatusOr<Bdd> Model::states_of(const std::string& text) const {
   if (variables.manager() == nullptr) {
     return absl::InvalidArgumentError("the model has no variables: set Model::variables");
   }
-  if (!has_valid_bits()) return absl::InvalidArgumentError(std::string(kWrongBits));
+  if (absl::Status fits = check_bits(); !fits.ok()) return fits;
   Manager& manager = *variables.manager();
   Bdd states = manager.constant(true);
   const std::vector<std::string> parts = absl::StrSplit(text, ',');

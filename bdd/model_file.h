@@ -30,6 +30,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "bdd/bdd.h"
 #include "bdd/diagrams.h"
@@ -81,11 +82,11 @@ struct Model {
   Bdd initial;
   std::vector<Transition> transitions;  // one for each group
 
-  // Returns true if `bits` and `first_bit` have the same size, all bits are below `state_bits`, and
-  // no integer has more than 64 bits.
-  [[nodiscard]] CARIAMA_BDD_EXPORT bool has_valid_bits() const;
+  // Returns INVALID_ARGUMENT unless `bits` and `first_bit` have the same size, all bits are below
+  // `state_bits`, and no integer has more than 64 bits.
+  [[nodiscard]] CARIAMA_BDD_EXPORT absl::Status check_bits() const;
   // Returns the integers of a state, which is a conjunction as Bdd::pick(variables) returns it.
-  // Throws std::invalid_argument unless has_valid_bits().
+  // Throws std::invalid_argument with the error of check_bits().
   [[nodiscard]] CARIAMA_BDD_EXPORT std::vector<uint64_t> values(const Bdd& state) const;
   // Returns the states in which the integers have the values in `text`: "3=1,7=0" for the integers
   // 3 and 7, counted from 0. Error: INVALID_ARGUMENT.

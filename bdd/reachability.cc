@@ -67,11 +67,7 @@ absl::Status check_model(const Model& model) {
     return absl::InvalidArgumentError(
         "the initial states of the model depend on a variable that is not in Model::variables");
   }
-  if (!model.has_valid_bits()) {
-    return absl::InvalidArgumentError(
-        "Model::bits and first_bit differ in size, name a bit that is not below state_bits, or "
-        "give an integer more than 64 bits");
-  }
+  if (absl::Status fits = model.check_bits(); !fits.ok()) return fits;
   for (size_t i = 0; i < model.transitions.size(); ++i) {
     const Transition& one = model.transitions[i];
     const std::string name = "transition " + std::to_string(i) + " of the model ";

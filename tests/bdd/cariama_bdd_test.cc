@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <array>
@@ -152,11 +153,10 @@ TEST(CariamaBdd, AFileThatCannotBeWrittenCostsNoResult) {
     EXPECT_EQ(late.code, 1) << option;
     EXPECT_THAT(late.err, HasSubstr("taken")) << option;
     EXPECT_THAT(late.out, AllOf(HasSubstr("29641"), HasSubstr("peak_bytes"))) << option;
-    const Ended queens =
-        run_program(std::string("queens 5 --quiet ") + "--dot " + folder + "/taken");
-    EXPECT_EQ(queens.code, 1);
-    EXPECT_THAT(queens.out, HasSubstr("10"));
   }
+  const Ended queens = run_program("queens 5 --quiet --dot " + folder + "/taken");
+  EXPECT_EQ(queens.code, 1);
+  EXPECT_THAT(queens.out, AllOf(HasSubstr("states"), HasSubstr("peak_bytes")));
   std::filesystem::remove_all(folder);
 }
 
