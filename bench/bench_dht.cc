@@ -21,6 +21,7 @@
 #include "bench/support/flags.h"
 #include "bench/support/job.h"
 #include "bench/support/list_flag.h"
+#include "bench/support/operations_flag.h"
 #include "bench/support/probe_schemes.h"
 #include "bench/support/report.h"
 #include "bench/support/set_tables.h"
@@ -38,6 +39,8 @@ ABSL_FLAG(std::string, prefetch, "load", "when the next chunk is requested: none
 ABSL_FLAG(int, n, 1, "number of processes");
 ABSL_FLAG(int, in_flight, 32, "operations in flight (shares that are not mapped)");
 ABSL_FLAG(bool, remote, false, "use one-sided transfers for all shares, also for mapped ones");
+ABSL_FLAG(cariama::OperationsBy, operations_by, cariama::OperationsBy::kAutomatic,
+          "who executes operations on shares that are not mapped: initiator, owner or auto");
 ABSL_FLAG(int, words, 1, "words of a key: 1, 2 or 3");
 ABSL_FLAG(std::string, buckets, "8Mi", "buckets of each process");
 ABSL_FLAG(std::string, scheme, "",
@@ -108,6 +111,7 @@ absl::StatusOr<Options> parse_options() {
   if (!buckets.ok()) return buckets.status();
   options.table.buckets = buckets->front();
   options.table.force_remote = absl::GetFlag(FLAGS_remote);
+  options.table.operations = absl::GetFlag(FLAGS_operations_by);
   const int processes = absl::GetFlag(FLAGS_n);
   if (processes < 1 || processes > 64) return refuse("n", std::to_string(processes), "1 to 64");
   options.processes = static_cast<uint32_t>(processes);
@@ -130,6 +134,7 @@ Params params_of(const Options& options, const std::string& table) {
   params.set("processes", uint64_t{options.processes});
   params.set("in_flight", uint64_t{options.in_flight});
   params.set("remote", options.table.force_remote);
+  params.set("operations_by", std::string(operations_by_name(options.table.operations)));
   params.set("words", static_cast<uint64_t>(absl::GetFlag(FLAGS_words)));
   params.set("buckets", options.table.buckets);
   params.set("table", table);

@@ -50,6 +50,7 @@
 #include "bench/support/flags.h"
 #include "bench/support/list_flag.h"
 #include "bench/support/network_flags.h"
+#include "bench/support/operations_flag.h"
 #include "bench/support/report.h"
 #include "bench/support/virtual_cluster.h"
 #include "dht/hash_table.h"
@@ -63,6 +64,8 @@ ABSL_FLAG(int, active, 32, "processes that operate on the table; all others own 
 ABSL_FLAG(int, operations, 1000, "operations of each active process");
 ABSL_FLAG(double, inserts, 0.51, "fraction of the operations that insert a key; others find one");
 ABSL_FLAG(int, in_flight, 32, "operations in flight, for operations_per_second");
+ABSL_FLAG(cariama::OperationsBy, operations_by, cariama::OperationsBy::kAutomatic,
+          "who executes operations on shares that are not mapped: initiator, owner or auto");
 ABSL_FLAG(std::string, buckets, "8Ki", "buckets of each process");
 ABSL_FLAG(double, compute, 150, "processor time of an operation in ns");
 ABSL_FLAG(uint64_t, seed, 1, "seed of all random choices");
@@ -228,7 +231,8 @@ class Client {
   TableStatistics before_;
 };
 
-// Small fabrics: the operations of the table use the send-based path for addresses only.
+// Small fabrics: the operations of the table use the send-based path for addresses, and with
+// --operations_by=owner for themselves.
 FabricOptions fabric_options() {
   FabricOptions options;
   options.receive_units = 4;
@@ -263,8 +267,10 @@ Outcome simulate(const Scale& scale, uint64_t buckets) {
   const absl::Status ran = cluster.run([&](Fabric& fabric) {
     const auto thread = must(fabric.init_thread(0));
     Collectives all(fabric);
-    const auto table =
-        must(HashTable<1>::create(all, {.buckets = buckets}, deadline_after(kPatience)));
+    TableOptions options;
+    options.buckets = buckets;
+    options.operations = absl::GetFlag(FLAGS_operations_by);
+    const auto table = must(HashTable<1>::create(all, options, deadline_after(kPatience)));
     if (keys == nullptr) {
       keys = std::make_unique<Keys>(*table, scale, static_cast<uint64_t>(filled), seed);
     }
@@ -354,6 +360,8 @@ int run() {
       params.set("operations", static_cast<uint64_t>(absl::GetFlag(FLAGS_operations)));
       params.set("inserts", absl::GetFlag(FLAGS_inserts));
       params.set("in_flight", static_cast<uint64_t>(absl::GetFlag(FLAGS_in_flight)));
+      params.set("operations_by",
+                 std::string(operations_by_name(absl::GetFlag(FLAGS_operations_by))));
       params.set("buckets", buckets.front());
       params.set("compute", absl::GetFlag(FLAGS_compute));
       set_network_params(params);

@@ -15,22 +15,24 @@
 // index.
 //
 // Where the share of the owner is mapped (this process's share, and those of processes of the same
-// host over shm), an operation consists of loads and at most W compare-and-swaps, inline. All other
-// shares are read one-sidedly: the owner's threads take no part in a find. In a job that uses
-// verbs, the service thread of the owner executes the compare-and-swaps of an insert (AtomicsBy).
-// table_engine.h has the protocol and its proof.
+// host over shm), an operation consists of loads and at most W compare-and-swaps, inline. On all
+// other shares an operation consists of one-sided transfers, or the owner's service thread executes
+// it (OperationsBy). By default owners execute find_or_put() in a job that uses verbs, and the
+// owner's threads take no part in find() and read(). table_engine.h has the protocol and its proof.
 //
-// Cost in round trips, one after another, on a share that is not mapped. A find is one read of a
-// chunk of C buckets, and another for each further chunk of the probe path. An insert is the same
-// and W compare-and-swaps. C follows the measured load (chunk_for_load() has the mean number
+// Cost in round trips, one after another, on a share that is not mapped. An operation that the
+// owner executes takes one, in a call that it shares with others. By transfers a find is one read
+// of a chunk of C buckets, and another for each further chunk of the probe path; an insert is the
+// same and W compare-and-swaps. C follows the measured load (chunk_for_load() has the mean number
 // of chunks). read() is one round trip.
 //
-// Memory: 8 W bytes for each bucket; 8 bytes for each process of the job, and a quarter of a byte
-// and 0.1 KB for each other process whose share this process has used. The first operation on a
-// share gets its address by a call to the owner's service. Each operation slot of an access
-// takes registered memory for one or two chunks (TableAccessOptions). reserve() allocates in_flight
-// slots; without it a slot is allocated when an operation first needs it. A load above 0.9 costs
-// time: an insert examines 50 buckets at load 0.9, 200 at 0.95.
+// Memory: 8 W bytes for each bucket; 8.25 bytes for each process of the job, and 0.1 KB for each
+// other process whose share this process has used. The first operation on a
+// share gets its address by a call to the owner's service. Each operation slot of an access takes
+// registered memory for one or two chunks (TableAccessOptions), unless owners execute all
+// operations. reserve() allocates in_flight slots; without it a slot is allocated when an operation
+// first needs it. A load above 0.9 costs time: an insert examines 50 buckets at load 0.9, 200 at
+// 0.95.
 //
 // Failures. With FailurePolicy::kAbort every process exits when one dies. With kContinue, the
 // default of FabricOptions, the keys of the dead process are lost: operations on keys and indices
@@ -54,7 +56,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "dht/bucket_scan.h"
+#include "dht/probe.h"
 #include "dht/table_core.h"
 #include "dht/table_engine.h"
 #include "dht/table_layout.h"
@@ -69,13 +71,14 @@ namespace cariama {
 // One thread's access to a HashTable. The table must outlive it. Only the thread that created it
 // may use it, and destroy it: its transfers are those of that thread. The constructor takes no
 // memory for transfers (reserve()). The destructor blocks until the transfers in flight have ended,
-// except for compare-and-swaps that an owner executes; asynchronous operations that were not polled
-// are dropped.
+// except for what an owner executes; asynchronous operations that were not polled are dropped.
 //
 // Errors. Operations return no Status: the outcome is kUnavailable, and status() is the reason of
 // the last one. UNAVAILABLE: the owner is dead. DEADLINE_EXCEEDED: the owner does not answer, or
 // has not yet answered an earlier operation that has ended by its deadline. RESOURCE_EXHAUSTED:
-// this process has no memory or descriptors for the operation.
+// this process has no memory or descriptors for the operation. If the owner executes it also
+// FAILED_PRECONDITION (the owner has no such share any more) and INTERNAL (it ran out of memory, or
+// its answer is malformed).
 //
 // The functions that wait use the thread's wait hook. A hook may run other code that uses the same
 // access, so operations may nest. An operation stores its result in the caller's frame, so a task
@@ -151,9 +154,9 @@ class TableAccess {
   [[nodiscard]] bool start_read(uint64_t index, uint64_t tag);
   // Advances all operations, and calls on_end(tag, result, key) for each asynchronous one that has
   // ended; on_end may start operations, whose results the next poll() delivers. Returns the number
-  // of calls. Never blocks. Takes time in proportion to in_flight. Receives no messages: in a
-  // fabric without service threads whose owners execute compare-and-swaps (AtomicsBy), wait by
-  // Fabric::wait_polling around poll().
+  // of calls. Never blocks. Takes time in proportion to in_flight. Operations that owners execute
+  // leave with the next poll(). Receives no messages: in a fabric without service threads whose
+  // owners execute something (AtomicsBy, OperationsBy), wait by Fabric::wait_polling around poll().
   template <typename OnEnd>
   size_t poll(OnEnd&& on_end) {
     engine_.poll();
@@ -170,8 +173,9 @@ class TableAccess {
   // Blocks until an asynchronous operation has ended whose result poll() has not delivered, or
   // until none is in flight. Every operation ends at the latest after TableOptions::timeout.
   void await_ended() { engine_.await_ended(); }
-  // Returns true if the operations on this index, or key, are loads and stores: its owner's share
-  // is mapped.
+  // Returns true if this process has mapped the share of the owner of this index or key, so that
+  // operations on it are loads and stores. False before the first operation on the share, and when
+  // a failure of the owner was detected.
   [[nodiscard]] bool is_mapped(uint64_t index) const {
     return is_mapped_at(core_.geometry().place_of(index));
   }
@@ -191,15 +195,11 @@ class TableAccess {
   }
 
  private:
-  static uint64_t load_word(const uint64_t* word) {
-    // Relaxed: a word has one value besides 0, and no other memory depends on it.
-    return std::atomic_ref<uint64_t>(*const_cast<uint64_t*>(word)).load(std::memory_order_relaxed);
-  }
   static TableOutcome load_key(const uint64_t* bucket, Key& key) {
     Key stored;
-    for (size_t i = 0; i < W; ++i) stored[i] = load_word(bucket + i);
+    for (size_t i = 0; i < W; ++i) stored[i] = internal::load_word(bucket + i);
     decode_key(stored.data(), W, key.data());
-    return stored[W - 1] != 0 ? TableOutcome::kFound : TableOutcome::kAbsent;
+    return internal::is_complete<W>(stored) ? TableOutcome::kFound : TableOutcome::kAbsent;
   }
 
   [[nodiscard]] bool is_mapped_at(TablePlace place) const {
@@ -225,29 +225,6 @@ class TableAccess {
     return probe<kPut>(core_.geometry(), share, stored, home);
   }
 
-  // The result of examining a bucket for a key. kHere: the bucket contains the key. kPut: this
-  // operation has put the key there. kEnd: a word is not set (only without kSet), so the key is
-  // absent. kOther: the bucket contains another key.
-  enum class Verdict : uint8_t { kHere, kPut, kEnd, kOther };
-
-  // Examines the words of a bucket, whose word 0 is `found`, 0 or equal to the key's; sets those
-  // that are 0 (kSet). kEnd: the key is absent.
-  template <bool kSet>
-  [[nodiscard]] static Verdict resolve(uint64_t* bucket, uint64_t found, const Key& stored) {
-    bool set_last = false;
-    for (size_t i = 0;;) {
-      if (found == 0) {
-        if constexpr (!kSet) return Verdict::kEnd;
-        set_last = std::atomic_ref<uint64_t>(bucket[i]).compare_exchange_strong(
-            found, stored[i], std::memory_order_relaxed);
-      }
-      if (!set_last && found != stored[i]) return Verdict::kOther;
-      if (++i == W) return set_last ? Verdict::kPut : Verdict::kHere;
-      set_last = false;
-      found = load_word(bucket + i);
-    }
-  }
-
   template <bool kPut>
   [[nodiscard]] TableResult probe(const TableGeometry& geometry, uint64_t* share, Key stored,
                                   TablePlace home) {
@@ -255,17 +232,17 @@ class TableAccess {
     constexpr uint64_t kNear = W == 1 ? 6 : 4;
     const uint64_t near = std::min(home.position + kNear, geometry.buckets);
     for (uint64_t at = home.position; at < near; ++at) {
-      const uint64_t found = load_word(share + at * W);
+      const uint64_t found = internal::load_word(share + at * W);
       if (found != 0 && found != stored[0]) continue;
-      switch (resolve<kPut>(share + at * W, found, stored)) {
-        case Verdict::kHere:
+      switch (internal::resolve<kPut>(share + at * W, found, stored)) {
+        case internal::Verdict::kHere:
           return {geometry.index_of(home.owner, at), TableOutcome::kFound};
-        case Verdict::kPut:
+        case internal::Verdict::kPut:
           ++inserted_;
           return {geometry.index_of(home.owner, at), TableOutcome::kInserted};
-        case Verdict::kEnd:
+        case internal::Verdict::kEnd:
           return {UINT64_MAX, TableOutcome::kAbsent};
-        case Verdict::kOther:
+        case internal::Verdict::kOther:
           break;
       }
     }
@@ -282,8 +259,8 @@ class TableAccess {
   [[nodiscard, gnu::noinline, gnu::cold]] TableOutcome read_slowly(uint64_t index, Key& key);
   template <bool kPut>
   void operate_all(std::span<const Key> keys, std::span<TableResult> results);
-  // Starts an operation of a batch. Blocks while in_flight operations are active. If none of them
-  // ends within TableOptions::timeout, the new operation ends with kUnavailable.
+  // Starts an operation of a batch. Blocks while in_flight operations are active, at most until one
+  // of them ends by its deadline.
   void start_in_batch(TableEngine::Mode mode, const uint64_t* stored, uint64_t index,
                       const TableEngine::Target& target);
   template <bool kPut>
@@ -312,8 +289,9 @@ class TableAccess {
 // transfers, at most for half of the time until the deadline. If a transfer is still in flight
 // then, the function ends with UNAVAILABLE in all processes, the table is as it was, and the
 // function may be called again. The function polls the accesses of the calling thread. Another
-// thread whose operation has ended by its deadline calls TableAccess::poll(), as does one that has
-// started asynchronous operations, until active() returns 0.
+// thread that has started asynchronous operations calls TableAccess::poll() before, until active()
+// returns 0. One whose operation has ended by its deadline calls it until the function has
+// returned: active() does not count such operations.
 //
 // After DEADLINE_EXCEEDED, size() and destroy() may be called again. After that error of another
 // collective function the processes may disagree about the table and the Collectives object: end
@@ -372,14 +350,8 @@ class HashTable {
     const uint32_t rank = core_->fabric().rank();
     for (uint64_t at = 0; at < geometry().buckets; ++at) {
       Key stored;
-      // A processor with weak memory order may see the last word before the others.
-      bool complete = true;
-      for (size_t i = 0; i < W; ++i) {
-        stored[i] = std::atomic_ref<uint64_t>(const_cast<uint64_t&>(words[at * W + i]))
-                        .load(std::memory_order_relaxed);
-        complete = complete && stored[i] != 0;
-      }
-      if (!complete) continue;
+      for (size_t i = 0; i < W; ++i) stored[i] = internal::load_word(&words[at * W + i]);
+      if (!internal::is_complete<W>(stored)) continue;
       Key key;
       decode_key(stored.data(), W, key.data());
       visit(geometry().index_of(rank, at), key);
@@ -395,17 +367,18 @@ class HashTable {
   [[nodiscard]] absl::StatusOr<uint64_t> size(Deadline deadline) const {
     return core_->size(deadline);
   }
-  // Removes all keys. Collective. All indices become invalid. Errors: UNAVAILABLE (transfers are in
-  // flight; or a process is dead: then the shares of some processes may be empty already),
-  // DEADLINE_EXCEEDED.
+  // Removes all keys. Collective. All indices become invalid. Errors: FAILED_PRECONDITION (poll()
+  // has not delivered all results in the calling thread of a process; or another process calls
+  // another function), UNAVAILABLE (transfers are in flight; or a process is dead: then the shares
+  // of some processes may be empty already), DEADLINE_EXCEEDED.
   [[nodiscard]] absl::Status clear(Deadline deadline) { return core_->clear(deadline); }
   // Increases the size of each share to `buckets` buckets, equal in all processes, and moves the
   // keys. Requires: the shares do not shrink. Collective. All indices become invalid. Each process
   // moves its own keys in its own memory, and needs memory for old and new share together. After an
   // error other than DEADLINE_EXCEEDED the table is as it was. Errors: RESOURCE_EXHAUSTED (no
   // memory, or a key finds no bucket in the new share), FAILED_PRECONDITION (`buckets` differs
-  // between processes), INVALID_ARGUMENT (in all processes: the shares would shrink, or exceed 2^48
-  // buckets), UNAVAILABLE, DEADLINE_EXCEEDED.
+  // between processes; and as clear()), INVALID_ARGUMENT (in all processes: the shares would
+  // shrink, or exceed 2^48 buckets), UNAVAILABLE, DEADLINE_EXCEEDED.
   [[nodiscard]] absl::Status grow(uint64_t buckets, Deadline deadline) {
     return core_->grow(buckets, deadline);
   }
@@ -413,7 +386,8 @@ class HashTable {
   // processes. Collective. A file appears under its name only when it is complete and on the disk,
   // and all files of one save have a common number; nevertheless use a new prefix for each save,
   // and remove the older files after it has returned OK. Errors: those of open(2) and write(2),
-  // UNAVAILABLE (transfers are in flight; or a process failed or is dead), DEADLINE_EXCEEDED.
+  // UNAVAILABLE (transfers are in flight; or a process failed or is dead), FAILED_PRECONDITION
+  // (another process calls another function), DEADLINE_EXCEEDED.
   [[nodiscard]] absl::StatusOr<uint64_t> save(const std::string& prefix, Deadline deadline) const {
     return core_->save(prefix, deadline);
   }
@@ -421,13 +395,14 @@ class HashTable {
   // number of processes and the sizes may differ from those of the saved table; if they are equal
   // and this table is empty, the keys get their indices back. After an error the table may have a
   // part of the keys. Errors: DATA_LOSS (a file is damaged: the text names it and the offset),
-  // FAILED_PRECONDITION (files of different saves, keys of another width), RESOURCE_EXHAUSTED (the
-  // table is full), UNAVAILABLE, those of open(2) and read(2).
+  // FAILED_PRECONDITION (files of different saves, keys of another width, another process calls
+  // another function), RESOURCE_EXHAUSTED (the table is full), UNAVAILABLE, those of open(2) and
+  // read(2).
   [[nodiscard]] absl::StatusOr<TableLoadResult> load(const std::string& prefix, Deadline deadline);
-  // Frees the memory after all processes have called it. Collective. No access may exist any more.
-  // After OK, only the destructor may be called. After an error nothing is freed. The destructor of
-  // a table that was not destroyed leaves this process's share allocated until the fabric ends,
-  // because other processes may use it.
+  // Frees the memory after all processes have called it. Collective. No access may exist any more:
+  // FAILED_PRECONDITION otherwise. After OK, only the destructor may be called. After an error
+  // nothing is freed. The destructor of a table that was not destroyed leaves this process's share
+  // allocated until the fabric ends, because other processes may use it.
   [[nodiscard]] absl::Status destroy(Deadline deadline) { return core_->destroy(deadline); }
 
   // The table without the type of its keys. No part of the interface.
@@ -445,36 +420,11 @@ template <size_t W>
 template <bool kPut>
 TableResult TableAccess<W>::probe_far(uint64_t* share, Key stored, TablePlace home,
                                       uint64_t probed) {
-  const TableGeometry& geometry = core_.geometry();
-  while (probed < geometry.probe_limit) {
-    const uint64_t from = home.position + probed;
-    const uint64_t at = from < geometry.buckets ? from : from - geometry.buckets;
-    const uint64_t run = std::min(geometry.probe_limit - probed, geometry.buckets - at);
-    const uint64_t skipped = scan_buckets(share + at * W, run, W, stored[0]);
-    probed += skipped;
-    if (skipped == run) continue;
-    uint64_t* const bucket = share + (at + skipped) * W;
-    const uint64_t index = geometry.index_of(home.owner, at + skipped);
-    // Loads word 0 again, because the loads of the scan are not atomic, and the word may have been
-    // set since.
-    const uint64_t found = load_word(bucket);
-    ++probed;
-    if (found != 0 && found != stored[0]) continue;
-    switch (resolve<kPut>(bucket, found, stored)) {
-      case Verdict::kHere:
-        return {index, TableOutcome::kFound};
-      case Verdict::kPut:
-        ++inserted_;
-        return {index, TableOutcome::kInserted};
-      case Verdict::kEnd:
-        return {UINT64_MAX, TableOutcome::kAbsent};
-      case Verdict::kOther:
-        break;
-    }
-  }
-  if (!kPut) return {UINT64_MAX, TableOutcome::kAbsent};
-  ++engine_.statistics().full;
-  return {UINT64_MAX, TableOutcome::kFull};
+  const TableResult result =
+      internal::probe_share<kPut>(core_.geometry(), share, stored, home, probed);
+  inserted_ += result.outcome == TableOutcome::kInserted;
+  engine_.statistics().full += result.outcome == TableOutcome::kFull;
+  return result;
 }
 
 template <size_t W>
@@ -685,8 +635,10 @@ bool TableAccess<W>::start_read(uint64_t index, uint64_t tag) {
   if (share == nullptr || --until_check_ == 0) share = mapped_share(place.owner);
   if (share == nullptr) return engine_.start(TableEngine::Mode::kRead, nullptr, index, tag);
   TableEngine::Ended ended{tag, {index, TableOutcome::kFound}, {}};
-  for (size_t i = 0; i < W; ++i) ended.stored[i] = load_word(share + place.position * W + i);
-  if (ended.stored[W - 1] == 0) ended.result = {UINT64_MAX, TableOutcome::kAbsent};
+  Key stored;
+  for (size_t i = 0; i < W; ++i) stored[i] = internal::load_word(share + place.position * W + i);
+  std::copy(stored.begin(), stored.end(), ended.stored.begin());
+  if (!internal::is_complete<W>(stored)) ended.result = {UINT64_MAX, TableOutcome::kAbsent};
   engine_.add_ended(ended);
   return true;
 }

@@ -89,6 +89,7 @@ struct ShapeSummary {
   uint32_t first;           // the lowest rank
   uint32_t differing;       // the lowest rank of another shape than `first`, or kNone
   uint32_t without_memory;  // the lowest rank that has no memory for its share, or kNone
+  uint32_t receive_unit;    // the shortest
 
   static constexpr uint32_t kNone = UINT32_MAX;
 };
@@ -96,6 +97,7 @@ struct ShapeSummary {
 // `b` are the ranks that follow those of `a`.
 ShapeSummary join_shapes(ShapeSummary a, const ShapeSummary& b) {
   a.without_memory = std::min(a.without_memory, b.without_memory);
+  a.receive_unit = std::min(a.receive_unit, b.receive_unit);
   if (a.differing != ShapeSummary::kNone) return a;
   if (!difference(a.shape, b.shape).empty()) {
     a.differing = b.first;
@@ -120,6 +122,26 @@ struct Share {
 };
 
 }  // namespace
+
+// Of the processes of consecutive ranks, for await_readiness(). Each rank is the lowest one, or
+// UINT32_MAX.
+struct TableCore::Readiness {
+  Step step;            // of the lowest rank
+  uint32_t other_step;  // the rank that calls another function
+  uint32_t first;       // the lowest rank
+  uint32_t with_access;
+  uint32_t with_results;
+  uint32_t waiting;  // for transfers, longer than it may
+
+  // `b` are the ranks that follow those of `a`.
+  static Readiness join(Readiness a, const Readiness& b) {
+    if (a.other_step == UINT32_MAX) a.other_step = a.step == b.step ? b.other_step : b.first;
+    a.with_access = std::min(a.with_access, b.with_access);
+    a.with_results = std::min(a.with_results, b.with_results);
+    a.waiting = std::min(a.waiting, b.waiting);
+    return a;
+  }
+};
 
 struct TableCore::Shares {
   explicit Shares(uint32_t processes) : of(processes) {}
@@ -207,7 +229,8 @@ absl::StatusOr<TableCore::Allocation> TableCore::allocate(uint64_t buckets, Dead
       .name = name,
       .first = fabric.rank(),
       .differing = ShapeSummary::kNone,
-      .without_memory = allocated.ok() ? ShapeSummary::kNone : uint32_t{fabric.rank()}};
+      .without_memory = allocated.ok() ? ShapeSummary::kNone : uint32_t{fabric.rank()},
+      .receive_unit = fabric.options().receive_unit_bytes};
   const auto shapes = all_.all_reduce(summary, &join_shapes, deadline);
   if (!shapes.ok()) return shapes.status();
   if (!allocated.ok()) return allocated;
@@ -230,6 +253,7 @@ absl::StatusOr<TableCore::Allocation> TableCore::allocate(uint64_t buckets, Dead
                       "pass equal TableOptions in all processes");
   }
   allocation.name = shapes->name;
+  receive_unit_bytes_ = shapes->receive_unit;
   allocation.memory.publish(allocation.name);
   // After it, every process finds the shares of all others.
   if (absl::Status published = all_.barrier(deadline); !published.ok()) {
@@ -358,10 +382,12 @@ size_t TableCore::transfers(std::span<TableEngine* const> of_this_thread) {
   return count + executions_.size();
 }
 
-absl::Status TableCore::await_transfers(std::string_view what, Deadline deadline) {
+absl::Status TableCore::await_readiness(Step step, std::string_view what, Deadline deadline) {
   std::vector<TableEngine*> engines;
+  size_t accesses = 0;
   {
     const std::scoped_lock lock(engines_mutex_);
+    accesses = engines_.size();
     std::copy_if(engines_.begin(), engines_.end(), std::back_inserter(engines),
                  [](const TableEngine* engine) { return engine->is_of_this_thread(); });
   }
@@ -372,14 +398,42 @@ absl::Status TableCore::await_transfers(std::string_view what, Deadline deadline
   const bool all_ended = fabric().options().service_threads != 0
                              ? wait_until(ended, limit)
                              : fabric().wait_polling(ended, limit);
+  const bool ends_indices = step == Step::kClear || step == Step::kGrow;
+  const bool has_results =
+      ends_indices && std::any_of(engines.begin(), engines.end(),
+                                  [](const TableEngine* engine) { return engine->ended() != 0; });
   constexpr uint32_t kNone = UINT32_MAX;
-  const auto waits = all_.all_reduce(
-      all_ended ? kNone : uint32_t{fabric().rank()},
-      [](uint32_t a, uint32_t b) { return std::min(a, b); }, deadline);
-  if (!waits.ok()) return waits.status();
-  if (*waits != kNone) {
+  const uint32_t rank = fabric().rank();
+  const Readiness mine{.step = step,
+                       .other_step = kNone,
+                       .first = rank,
+                       .with_access = step == Step::kDestroy && accesses != 0 ? rank : kNone,
+                       .with_results = has_results ? rank : kNone,
+                       .waiting = all_ended ? kNone : rank};
+  const auto all = all_.all_reduce(mine, &Readiness::join, deadline);
+  if (!all.ok()) return all.status();
+  const auto refuse = [&](uint32_t of, std::string_view why, std::string_view remedy) {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+                      std::string(what) + ": " + fabric().label(of) + std::string(why), remedy);
+  };
+  // The outcome is that of an earlier await_readiness() if that one has ended by its deadline.
+  if (all->other_step != kNone || all->step != step) {
+    return refuse(all->other_step != kNone ? all->other_step : rank,
+                  " calls another function than " + fabric().label(all->first),
+                  "call the functions of a table in the same order in all processes, and end the "
+                  "fabric after one that has ended by its deadline");
+  }
+  if (all->with_access != kNone) {
+    return refuse(all->with_access, " has accesses to it",
+                  "destroy all TableAccess objects before");
+  }
+  if (all->with_results != kNone) {
+    return refuse(all->with_results, " has results of asynchronous operations",
+                  "call TableAccess::poll() until active() returns 0: indices become invalid");
+  }
+  if (all->waiting != kNone) {
     return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-                      std::string(what) + ": transfers of " + fabric().label(*waits) +
+                      std::string(what) + ": transfers of " + fabric().label(all->waiting) +
                           " to the table are in flight, of operations that have ended by their "
                           "deadlines",
                       "call TableAccess::poll() in the threads of that process, and try again when "
@@ -389,9 +443,14 @@ absl::Status TableCore::await_transfers(std::string_view what, Deadline deadline
 }
 
 absl::Status TableCore::clear(Deadline deadline) {
-  if (absl::Status idle = await_transfers("the hash table was not cleared", deadline); !idle.ok()) {
+  if (absl::Status idle = await_readiness(Step::kClear, "the hash table was not cleared", deadline);
+      !idle.ok()) {
     return idle;
   }
+  return wipe(deadline);
+}
+
+absl::Status TableCore::wipe(Deadline deadline) {
   const std::span<uint64_t> words = local_words();
   std::memset(words.data(), 0, words.size_bytes());
   return all_.barrier(deadline);
@@ -402,6 +461,7 @@ absl::Status TableCore::grow(uint64_t buckets, Deadline deadline) {
   // Before the check, so that all processes return its error, or none.
   const std::string what =
       "the hash table did not grow to " + std::to_string(buckets) + " buckets per process";
+  if (absl::Status idle = await_readiness(Step::kGrow, what, deadline); !idle.ok()) return idle;
   if (absl::Status all = agree(all_, absl::OkStatus(), what, deadline, buckets); !all.ok()) {
     return all;
   }
@@ -409,9 +469,6 @@ absl::Status TableCore::grow(uint64_t buckets, Deadline deadline) {
     return bad_options("a hash table of " + std::to_string(geometry_.buckets) +
                            " buckets per process cannot grow to " + std::to_string(buckets),
                        "pass a larger number, up to 2^48");
-  }
-  if (absl::Status idle = await_transfers("the hash table did not grow", deadline); !idle.ok()) {
-    return idle;
   }
   auto allocation = allocate(buckets, deadline);
   if (absl::Status all = agree(all_, allocation.status(), "the hash table did not grow", deadline);
@@ -460,7 +517,8 @@ absl::Status TableCore::grow(uint64_t buckets, Deadline deadline) {
 }
 
 absl::Status TableCore::destroy(Deadline deadline) {
-  if (absl::Status idle = await_transfers("the hash table was not destroyed", deadline);
+  if (absl::Status idle =
+          await_readiness(Step::kDestroy, "the hash table was not destroyed", deadline);
       !idle.ok()) {
     return idle;
   }

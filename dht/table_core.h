@@ -30,6 +30,8 @@ namespace cariama {
 
 class TableEngine;
 
+enum class TableOperation : uint8_t { kFind, kPut, kRead };
+
 class CARIAMA_DHT_EXPORT TableCore {
  public:
   // Ends the process with a message: a batch of so many keys was given room for fewer results.
@@ -55,6 +57,10 @@ class CARIAMA_DHT_EXPORT TableCore {
   // Returns the address of the buckets of `owner`. Requires: attach(owner) has returned OK since
   // the table was created or grown.
   [[nodiscard]] const GlobalAddress& address(uint32_t owner) const;
+  // The name under which each process has published its share.
+  [[nodiscard]] uint64_t name() const { return name_; }
+  // The shortest receive unit of all processes (FabricOptions::receive_unit_bytes).
+  [[nodiscard]] uint32_t receive_unit_bytes() const { return receive_unit_bytes_; }
   // This process's buckets.
   [[nodiscard]] std::span<uint64_t> local_words() const {
     return {reinterpret_cast<uint64_t*>(memory_.address().address), geometry_.buckets * words_};
@@ -72,8 +78,8 @@ class CARIAMA_DHT_EXPORT TableCore {
   // The engines of the accesses. Thread-safe.
   void add_engine(TableEngine* engine);
   void remove_engine(TableEngine* engine);
-  // Adds a compare-and-swap that its owner has not answered, and whose engine is destroyed. With
-  // nullptr, adds nothing. Thread-safe.
+  // Adds a compare-and-swap or a call that its owner has not answered, and whose engine is
+  // destroyed. With nullptr, adds nothing. Thread-safe.
   void add_execution(std::shared_ptr<const Synchronizer> execution);
 
   // The collective operations of HashTable.
@@ -106,13 +112,19 @@ class CARIAMA_DHT_EXPORT TableCore {
     std::unique_ptr<Shares> shares;  // with a record of this process's share
   };
   [[nodiscard]] absl::StatusOr<Allocation> allocate(uint64_t buckets, Deadline deadline);
-  // Blocks until no transfer of an operation is in flight in any process: it would change or read a
-  // share that is cleared, moved or freed. Polls the engines of the calling thread. Waits for those
-  // of other threads at most for half of the time, because their threads may not poll. Collective,
-  // with the effect of a barrier. Errors: UNAVAILABLE (`what`, and the process whose transfers are
-  // in flight), in all processes; those of Collectives.
-  [[nodiscard]] absl::Status await_transfers(std::string_view what, Deadline deadline);
-  // Returns the number of transfers for which await_transfers() waits in this process.
+  struct Readiness;
+  enum class Step : uint32_t { kClear, kGrow, kDestroy, kSave, kLoad };
+  // Begins a collective function. Blocks until no transfer of an operation is in flight in any
+  // process: it would change or read a share that is cleared, moved or freed. Polls the engines of
+  // the calling thread. Waits for those of other threads at most for half of the time, because
+  // their threads may not poll. Collective, with the effect of a barrier. Errors, in all processes:
+  // FAILED_PRECONDITION (the processes call different functions; a process has accesses in
+  // kDestroy, or results that were not delivered before a step that makes their indices invalid),
+  // UNAVAILABLE (`what`, and the process whose transfers are in flight); those of Collectives.
+  [[nodiscard]] absl::Status await_readiness(Step step, std::string_view what, Deadline deadline);
+  // Clears the shares. Collective.
+  [[nodiscard]] absl::Status wipe(Deadline deadline);
+  // Returns the number of transfers for which await_readiness() waits in this process.
   [[nodiscard]] size_t transfers(std::span<TableEngine* const> of_this_thread);
   void adopt(Allocation allocation, uint64_t buckets);
   [[nodiscard]] uint64_t probe_limit(uint64_t buckets) const;
@@ -128,7 +140,8 @@ class CARIAMA_DHT_EXPORT TableCore {
   RemoteMemory memory_;
   // Shares that other processes may still use, since grow() was ended by its deadline.
   std::vector<RemoteMemory> possibly_used_;
-  uint64_t name_ = 0;                                 // of the shares
+  uint64_t name_ = 0;  // of the shares
+  uint32_t receive_unit_bytes_ = 0;
   std::unique_ptr<Shares> shares_;                    // that this process has used
   std::unique_ptr<std::atomic<uint64_t*>[]> mapped_;  // by rank
   std::mutex engines_mutex_;

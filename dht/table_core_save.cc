@@ -27,7 +27,8 @@ std::string table_file_name(const std::string& prefix, uint32_t rank) {
 absl::StatusOr<uint64_t> TableCore::save(const std::string& prefix, Deadline deadline) {
   // A late transfer could put a key between the two passes over the buckets that write a file: the
   // header would then state another number of keys than follow it.
-  if (absl::Status idle = await_transfers("the hash table was not saved", deadline); !idle.ok()) {
+  if (absl::Status idle = await_readiness(Step::kSave, "the hash table was not saved", deadline);
+      !idle.ok()) {
     return idle;
   }
   const uint32_t rank = fabric().rank();
@@ -76,7 +77,8 @@ absl::Status TableCore::too_small() const {
 absl::StatusOr<TableLoadResult> TableCore::load(const std::string& prefix, const PutStored& put,
                                                 const std::function<absl::Status()>& finish,
                                                 Deadline deadline) {
-  if (absl::Status idle = await_transfers("the hash table was not loaded", deadline); !idle.ok()) {
+  if (absl::Status idle = await_readiness(Step::kLoad, "the hash table was not loaded", deadline);
+      !idle.ok()) {
     return idle;
   }
   const uint32_t rank = fabric().rank();
@@ -159,7 +161,7 @@ absl::StatusOr<TableLoadResult> TableCore::load(const std::string& prefix, const
     if (!whole.ok()) return whole.status();
     restored = *whole != 0;
     if (!restored) {
-      if (absl::Status cleared = clear(deadline); !cleared.ok()) return cleared;
+      if (absl::Status cleared = wipe(deadline); !cleared.ok()) return cleared;
       if (absl::Status read = read_files(false); !read.ok()) return read;
     }
   }

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <new>
 #include <string>
 #include <utility>
 
 #include "dht/bucket_scan.h"
+#include "dht/internal/owner_calls.h"
 #include "dsfabric/fabric.h"
 #include "dtutils/error.h"
 #include "dtutils/trace.h"
@@ -38,6 +40,7 @@ struct TableEngine::Slot {
     kRoom,   // waits until the owner accepts a compare-and-swap
     kWord,   // waits for a compare-and-swap
     kRead,   // waits for the words of one bucket
+    kOwner,  // waits for the owner that executes it
     kLate,   // the operation has ended; a transfer may still be in flight
   };
   // A run of buckets of the probe path: one transfer, or two where the path wraps around.
@@ -58,7 +61,7 @@ struct TableEngine::Slot {
   uint32_t round_trips = 0;
   uint64_t next = 0;       // position of the first bucket that was not requested
   uint64_t requested = 0;  // buckets
-  uint64_t index = 0;      // of the bucket of a kRead
+  uint64_t index = 0;      // of the bucket, for a kRead, or if the owner has executed the operation
   uint64_t tag = 0;
   Target target{};
   const size_t* waiter = nullptr;  // kLate and not overdue: Target::left of the operation
@@ -66,6 +69,7 @@ struct TableEngine::Slot {
   std::array<uint64_t, kMaxKeyWords> stored{};
   std::array<Chunk, 2> chunks;
   GlobalValue<uint64_t> swap;
+  OwnerCalls::Operation by_owner;
   RDMAMemory buffer;
 };
 
@@ -75,18 +79,25 @@ TableEngine::TableEngine(TableCore& core, std::unique_ptr<GlobalMemory> memory,
       use_(core.fabric(), "a TableAccess"),
       memory_(std::move(memory)),
       options_(options),
+      puts_by_owner_(core.options().operations == OperationsBy::kOwner ||
+                     (core.options().operations == OperationsBy::kAutomatic &&
+                      memory_->owners_execute_atomics() &&
+                      core.fabric().options().service_threads != 0)),
+      others_by_owner_(core.options().operations == OperationsBy::kOwner),
       chunk_(core.options().chunk != 0 ? core.options().chunk : chunk_for_load(0)),
       largest_(core.options().chunk != 0 ? core.options().chunk : TableOptions::kMaxChunk),
-      in_advance_(core.options().prefetch == TablePrefetch::kEager) {
+      in_advance_(core.options().prefetch == TablePrefetch::kEager),
+      owner_calls_(std::make_unique<OwnerCalls>(core, statistics_)) {
   statistics_.chunk = chunk_;
   core_.add_engine(this);
 }
 
 TableEngine::~TableEngine() {
   use_.end();
-  // A compare-and-swap that the owner executes writes to memory of its own, and does not end while
-  // the owner is stopped: the table waits for it before it frees or clears the share. It is added
-  // before the table forgets this engine, so that the table always knows it.
+  // What an owner executes writes to memory of its own, and does not end while the owner is
+  // stopped: the table waits for it before it frees or clears the share. It is added before the
+  // table forgets this engine, so that the table always knows it.
+  owner_calls_->leave_to_core();
   for (const std::unique_ptr<Slot>& slot : slots_) {
     if (!slot->swap.done()) core_.add_execution(slot->swap.execution());
   }
@@ -152,21 +163,24 @@ absl::Status TableEngine::allocate(Slot& slot) {
 
 absl::Status TableEngine::reserve() {
   while (slots_.size() < options_.in_flight) slots_.push_back(std::make_unique<Slot>());
+  if (others_by_owner_) return absl::OkStatus();
   for (const std::unique_ptr<Slot>& slot : slots_) {
     if (absl::Status allocated = allocate(*slot); !allocated.ok()) return allocated;
   }
   return absl::OkStatus();
 }
 
-TableEngine::Slot& TableEngine::take_slot() {
+TableEngine::Slot& TableEngine::take_slot(Mode mode) {
   Slot* free = nullptr;
   for (const std::unique_ptr<Slot>& slot : slots_) {
     if (slot->stage == Slot::Stage::kFree) free = slot.get();
   }
   if (free == nullptr) free = slots_.emplace_back(std::make_unique<Slot>()).get();
-  if (absl::Status allocated = allocate(*free); !allocated.ok()) status_ = std::move(allocated);
-  // Remove the use tags of peers that the memory was used with before.
-  if (free->buffer.is_free()) free->buffer.clear_uses();
+  if (!is_by_owner(mode)) {
+    if (absl::Status allocated = allocate(*free); !allocated.ok()) status_ = std::move(allocated);
+    // Remove the use tags of peers that the memory was used with before.
+    if (free->buffer.is_free()) free->buffer.clear_uses();
+  }
   free->stage = Slot::Stage::kTaken;
   ++active_;
   return *free;
@@ -174,7 +188,7 @@ TableEngine::Slot& TableEngine::take_slot() {
 
 bool TableEngine::start(Mode mode, const uint64_t* stored, uint64_t index, uint64_t tag) {
   if (!has_room()) return false;
-  Slot& slot = take_slot();
+  Slot& slot = take_slot(mode);
   slot.tag = tag;
   slot.target = {};
   launch(slot, mode, stored, index);
@@ -183,7 +197,7 @@ bool TableEngine::start(Mode mode, const uint64_t* stored, uint64_t index, uint6
 
 bool TableEngine::start(Mode mode, const uint64_t* stored, uint64_t index, const Target& target) {
   if (active_ >= options_.in_flight) return false;
-  Slot& slot = take_slot();
+  Slot& slot = take_slot(mode);
   slot.target = target;
   launch(slot, mode, stored, index);
   return true;
@@ -194,7 +208,7 @@ TableResult TableEngine::execute(Mode mode, uint64_t* stored, uint64_t index) {
   size_t left = 1;
   // A blocked operation must not wait for a free slot: the thread's wait hook may have suspended
   // operations that occupy all of them, and that continue only after this one.
-  Slot& slot = take_slot();
+  Slot& slot = take_slot(mode);
   slot.target = {&result, mode == Mode::kRead ? stored : nullptr, &left};
   launch(slot, mode, stored, index);
   wait_for_all(&left);
@@ -212,7 +226,9 @@ void TableEngine::launch(Slot& slot, Mode mode, const uint64_t* stored, uint64_t
   const auto timeout = std::max(core_.options().timeout, milliseconds::zero());
   slot.deadline =
       timeout < std::chrono::duration_cast<milliseconds>(kForever - now) ? now + timeout : kForever;
-  if (slot.buffer.get_buffer() == nullptr) return end(slot, TableOutcome::kUnavailable);
+  if (!is_by_owner(mode) && slot.buffer.get_buffer() == nullptr) {
+    return end(slot, TableOutcome::kUnavailable);
+  }
   const TableGeometry& geometry = core_.geometry();
   TablePlace place{};
   if (mode == Mode::kRead) {
@@ -235,6 +251,17 @@ void TableEngine::launch(Slot& slot, Mode mode, const uint64_t* stored, uint64_t
   // The caller has attached the share: if that failed, this returns the error at once.
   if (usable.ok()) usable = core_.attach(slot.owner);
   if (!usable.ok()) return fail(slot, std::move(usable));
+  if (is_by_owner(mode)) {  // poll() sends the call
+    slot.index = index;
+    try {
+      slot.by_owner = owner_calls_->add(slot.owner, mode, place.position, slot.stored.data());
+    } catch (const std::bad_alloc&) {
+      return fail(slot, absl::ResourceExhaustedError("no memory for an operation on a hash table"));
+    }
+    slot.stage = Slot::Stage::kOwner;
+    slot.round_trips = 1;
+    return;
+  }
   if (mode == Mode::kRead) {
     slot.index = index;
     GlobalAddress address = core_.address(slot.owner);
@@ -288,24 +315,20 @@ void TableEngine::end(Slot& slot, TableOutcome outcome) {
     const Slot::Chunk& chunk = slot.chunks[slot.current];
     const uint64_t position = chunk.first + slot.at;
     result.index =
-        slot.mode == Mode::kRead
+        slot.mode == Mode::kRead || slot.by_owner.call != nullptr
             ? slot.index
             : core_.geometry().index_of(slot.owner, position < core_.geometry().buckets
                                                         ? position
                                                         : position - core_.geometry().buckets);
   }
-  const auto* const read = reinterpret_cast<const uint64_t*>(slot.buffer.get_buffer());
   if (slot.target.left != nullptr) {
     *slot.target.result = result;
     if (slot.target.stored != nullptr && outcome == TableOutcome::kFound) {
-      std::copy_n(read, core_.words(), slot.target.stored);
+      std::copy_n(slot.stored.begin(), core_.words(), slot.target.stored);
     }
     --*slot.target.left;
   } else {
-    Ended& ended = ended_.emplace_back(Ended{slot.tag, result, slot.stored});
-    if (slot.mode == Mode::kRead && outcome == TableOutcome::kFound) {
-      std::copy_n(read, core_.words(), ended.stored.begin());
-    }
+    ended_.push_back({slot.tag, result, slot.stored});
   }
   slot.waiter = slot.overdue ? nullptr : slot.target.left;
   slot.target = {};
@@ -343,11 +366,17 @@ void TableEngine::advance(Slot& slot) {
         if (absl::Status read = transfer.wait(kForever); !read.ok())
           return fail(slot, std::move(read));
         const auto* const words = reinterpret_cast<const uint64_t*>(slot.buffer.get_buffer());
-        const bool present = words[core_.words() - 1] != 0;
-        return end(slot, present ? TableOutcome::kFound : TableOutcome::kAbsent);
+        std::copy_n(words, core_.words(), slot.stored.begin());
+        const bool is_complete =
+            std::all_of(words, words + core_.words(), [](uint64_t word) { return word != 0; });
+        return end(slot, is_complete ? TableOutcome::kFound : TableOutcome::kAbsent);
       }
+      case Slot::Stage::kOwner:
+        if (!OwnerCalls::has_ended(slot.by_owner)) return;
+        return advance_call(slot);
       case Slot::Stage::kLate: {
-        bool done = slot.swap.done();
+        bool done = slot.swap.done() &&
+                    (slot.by_owner.call == nullptr || OwnerCalls::has_ended(slot.by_owner));
         for (Slot::Chunk& chunk : slot.chunks) {
           for (GlobalTransfer& piece : chunk.pieces) done = piece.done() && done;
         }
@@ -356,6 +385,7 @@ void TableEngine::advance(Slot& slot) {
           for (GlobalTransfer& piece : chunk.pieces) piece = {};
         }
         slot.swap = {};
+        slot.by_owner = {};
         slot.waiter = nullptr;
         slot.stage = Slot::Stage::kFree;
         if (!std::exchange(slot.overdue, false)) {
@@ -491,6 +521,14 @@ bool TableEngine::advance_word(Slot& slot) {
   return true;
 }
 
+void TableEngine::advance_call(Slot& slot) {
+  const absl::StatusOr<OwnerCalls::Answer> answer = owner_calls_->answer(slot.by_owner);
+  if (!answer.ok()) return fail(slot, answer.status());
+  slot.index = core_.geometry().index_of(slot.owner, answer->position);
+  if (slot.mode == Mode::kRead) std::copy_n(answer->words, core_.words(), slot.stored.begin());
+  end(slot, answer->outcome);
+}
+
 void TableEngine::next_chunk(Slot& slot) {
   const auto other = static_cast<uint8_t>(1 - slot.current);
   const uint64_t limit = core_.geometry().probe_limit;
@@ -555,6 +593,7 @@ Deadline TableEngine::read_clock() {
 void TableEngine::poll() {
   const bool check = ++polls_ % kPollsPerClock == 0 || rare_clock_;
   const Deadline now = check ? read_clock() : Deadline{};
+  owner_calls_->send();
   // Uses an index instead of an iterator, because a nested poll may add slots.
   for (size_t i = 0; i < slots_.size(); ++i) {
     Slot& slot = *slots_[i];
@@ -565,6 +604,7 @@ void TableEngine::poll() {
     }
     slot.overdue = true;
     slot.waiter = nullptr;
+    if (slot.by_owner.call != nullptr) OwnerCalls::end_late(slot.by_owner);
     --active_;
     ++overdue_[slot.owner];
     late_.fetch_add(1, std::memory_order_release);

@@ -1,7 +1,8 @@
 // The operations of one thread on the shares that are not mapped: many in flight, each a sequence
-// of one-sided transfers. Not for users: they have TableAccess (hash_table.h).
+// of one-sided transfers, or a part of a call to the owner (OperationsBy, owner_calls.h).
+// Not for users: they have TableAccess (hash_table.h).
 //
-// Protocol of find_or_put, for a bucket whose words are 0 until they are set:
+// Protocol of a one-sided find_or_put, for a bucket whose words are 0 until they are set:
 //
 //   1. Read a chunk of the probe path. Search it for word 0 of the key, or an empty bucket.
 //   2. For each word i of that bucket, in order: if it is 0, compare-and-swap it from 0 to word i
@@ -39,9 +40,11 @@
 
 namespace cariama {
 
+class OwnerCalls;
+
 class CARIAMA_DHT_EXPORT TableEngine {
  public:
-  enum class Mode : uint8_t { kFind, kPut, kRead };
+  using Mode = TableOperation;
   // An operation that was started with start(), and has ended.
   struct Ended {
     uint64_t tag;
@@ -111,7 +114,11 @@ class CARIAMA_DHT_EXPORT TableEngine {
   // Returns true if a transfer to `owner` is in flight whose operation has ended by its deadline.
   [[nodiscard]] bool is_overdue(uint32_t owner, bool may_run_calls);
   [[nodiscard]] Deadline read_clock();
-  [[nodiscard]] Slot& take_slot();
+  // Returns true if the owner executes operations of this kind.
+  [[nodiscard]] bool is_by_owner(Mode mode) const {
+    return mode == Mode::kPut ? puts_by_owner_ : others_by_owner_;
+  }
+  [[nodiscard]] Slot& take_slot(Mode mode);
   // Allocates the memory of a slot that has none.
   [[nodiscard]] absl::Status allocate(Slot& slot);
   // Polls until condition() returns true. Returns false if the deadline came first.
@@ -122,6 +129,7 @@ class CARIAMA_DHT_EXPORT TableEngine {
   void advance(Slot& slot);
   [[nodiscard]] bool advance_chunk(Slot& slot);
   [[nodiscard]] bool advance_word(Slot& slot);
+  void advance_call(Slot& slot);
   void scan(Slot& slot);
   void request_chunk(Slot& slot, size_t which);
   void next_chunk(Slot& slot);
@@ -136,6 +144,8 @@ class CARIAMA_DHT_EXPORT TableEngine {
   const internal::FabricUse use_;
   std::unique_ptr<GlobalMemory> memory_;
   const TableAccessOptions options_;
+  const bool puts_by_owner_;
+  const bool others_by_owner_;
   uint32_t chunk_;       // in use
   uint32_t largest_;     // chunk that a slot has memory for
   bool in_advance_;      // request the next chunk together with the first
@@ -154,6 +164,7 @@ class CARIAMA_DHT_EXPORT TableEngine {
   std::deque<Ended> ended_;
   absl::Status status_;
   TableStatistics statistics_;
+  const std::unique_ptr<OwnerCalls> owner_calls_;
 };
 
 }  // namespace cariama

@@ -2,9 +2,11 @@
 #ifndef CARIAMA_DHT_TABLE_OPTIONS_H_
 #define CARIAMA_DHT_TABLE_OPTIONS_H_
 
+#include <array>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 
 #include "dsfabric/global_memory.h"
 
@@ -14,12 +16,12 @@ namespace cariama {
 enum class TableOutcome : uint8_t {
   kFound,     // the key was in the table, at `index`
   kInserted,  // this operation put the key into the table, at `index`
-  kAbsent,    // find(): not in the table. read(): no key at the index, if the share is not mapped
+  kAbsent,    // find(): not in the table. read(): the bucket is empty or does not exist
   kFull,      // the key is absent, and no bucket within the probe limit is empty; nothing is lost
-  // The owner of the key is dead or does not answer (UNAVAILABLE, DEADLINE_EXCEEDED), or this
-  // process has no registered memory or descriptors for the operation (RESOURCE_EXHAUSTED):
-  // status() of the access returns the reason. A find_or_put with this result may have put the key,
-  // or may still put it, so that a later find_or_put of the key returns kFound.
+  // The owner of the key is dead or does not answer, or the operation had no memory or descriptors:
+  // status() of the access returns the reason; TableAccess (hash_table.h) lists the errors. A
+  // find_or_put with this result may have put the key, or may still put it, so that a later
+  // find_or_put of the key returns kFound.
   kUnavailable,
   kInvalidKey,  // a word of the key is 2^63 or more; nothing was looked up or put
 };
@@ -44,6 +46,30 @@ enum class TablePrefetch : uint8_t {
   kLoad,
 };
 
+// Which process executes an operation on a share that is not mapped.
+enum class OperationsBy : uint8_t {
+  // kOwner for find_or_put() if the owners execute the compare-and-swaps (AtomicsBy), which is so
+  // in a job that uses verbs: one round trip replaces those of an insert. Otherwise, and in a
+  // fabric without service threads, kInitiator.
+  kAutomatic,
+  // The calling process, by READs of chunks and compare-and-swaps, which the owner's service thread
+  // executes in a job that uses verbs (AtomicsBy).
+  kInitiator,
+  // The service thread of the owner, which does nothing else meanwhile. A call carries operations
+  // that have begun since the last poll or while other calls were in flight: at most 64, and at
+  // most 2^21 divided by the probe limit, 16 with the default limit of 2^17 buckets. Short receive
+  // units lower the number further.
+  kOwner,
+};
+
+inline constexpr std::array<OperationsBy, 3> kAllOperationsBy = {
+    OperationsBy::kAutomatic, OperationsBy::kInitiator, OperationsBy::kOwner};
+[[nodiscard]] constexpr std::string_view operations_by_name(OperationsBy by) {
+  return by == OperationsBy::kAutomatic   ? "auto"
+         : by == OperationsBy::kInitiator ? "initiator"
+                                          : "owner";
+}
+
 // `buckets` (or `bytes`), the product of `chunk` and `max_chunks`, and `atomics` must be equal in
 // all processes: create() compares them. The other options may differ.
 struct TableOptions {
@@ -57,13 +83,14 @@ struct TableOptions {
   // An operation examines at most max_chunks * C buckets, where C is `chunk`, or kMaxChunk if
   // `chunk` is 0; then the result is kFull. 0: 256.
   uint32_t max_chunks = 0;
-  // Read chunks of all shares, also of those that are mapped, in place of accessing their buckets
-  // directly. The operations and their round trips are then those of a table between hosts. Their
-  // times are not: over shm the CPU copies the chunks.
+  // Access all shares as shares that are not mapped. The operations are then those of a table
+  // between hosts whose owners execute nothing, unless `operations` or `atomics` say otherwise. The
+  // times are not those of a network: over shm the CPU copies the chunks.
   bool force_remote = false;
   // kDevice is refused: CPUs change the buckets of mapped shares, and the compare-and-swap of a
   // device is not atomic with those of CPUs.
   AtomicsBy atomics = AtomicsBy::kAutomatic;
+  OperationsBy operations = OperationsBy::kAutomatic;
   // An operation that takes longer ends with kUnavailable; a time beyond the range of the clock is
   // no limit. Of a time between two polls of its access, at most one second counts: the thread may
   // have been stopped. The first operation on a share connects to its owner and asks it for the
@@ -75,10 +102,10 @@ struct TableOptions {
 
 struct TableAccessOptions {
   // Operations on shares that are not mapped which one access has in flight, and asynchronous
-  // operations that are active; from 1 to kMaxInFlight. Each takes registered memory for a chunk of
-  // the largest size (two with kEager and kLoad): 8 W C bytes. So does each operation that has
-  // ended by its deadline while a transfer is in flight; there are at most in_flight of these for
-  // each owner that does not answer.
+  // operations that are active; from 1 to kMaxInFlight. Each that this process executes by
+  // transfers takes registered memory for a chunk of the largest size (two with kEager and kLoad):
+  // 8 W C bytes. So does each operation that has ended by its deadline while a transfer is in
+  // flight; there are at most in_flight of these for each owner that does not answer.
   uint32_t in_flight = 32;
 
   static constexpr uint32_t kMaxInFlight = 65'536;
@@ -100,6 +127,8 @@ struct TableStatistics {
   uint64_t find_round_trips = 0;    // dependent round trips of the remote_finds
   uint64_t insert_round_trips = 0;  // dependent round trips of the remote_inserts
   uint64_t cas_retries = 0;         // claims that another key won
+  uint64_t owner_operations = 0;    // that were sent to the owners, to execute them (OperationsBy)
+  uint64_t owner_calls = 0;         // the calls that carried them
   double load = 0;                  // measured load of the chunks that were read
   uint32_t chunk = 0;               // chunk size in use, in buckets
 };

@@ -301,6 +301,8 @@ class CARIAMA_DSFABRIC_EXPORT GlobalMemory {
 
   [[nodiscard]] Fabric& fabric() const { return fabric_; }
   [[nodiscard]] const GlobalMemoryStatistics& statistics() const { return statistics_; }
+  // Returns true if the service threads of the owners execute the atomics (AtomicsBy).
+  [[nodiscard]] bool owners_execute_atomics() const { return by_owner_; }
 
   // Allocates `count` zeroed objects in process `rank`. Any process may free them. Errors as
   // RemoteMemory::allocate.

@@ -98,6 +98,11 @@ class CARIAMA_DSFABRIC_EXPORT RemoteMemory {
   [[nodiscard]] static absl::StatusOr<GlobalAddress> find(Fabric& fabric, Rank rank, uint64_t name,
                                                           Deadline deadline);
 
+  // Returns true if [address, address + bytes) lies in memory of this process that was allocated by
+  // allocate(), here or in another process. Checks an address that has come with a call.
+  // Thread-safe.
+  [[nodiscard]] static bool contains(Fabric& fabric, uint64_t address, size_t bytes);
+
   void free();
   // Gives up ownership without freeing. To free the memory, pass the address to adopt().
   GlobalAddress release() { return std::exchange(address_, {}); }

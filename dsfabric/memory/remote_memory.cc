@@ -226,6 +226,10 @@ void RemoteMemory::publish(uint64_t name) const {
   internal::heap_of(*fabric_).publish(address_.address, name);
 }
 
+bool RemoteMemory::contains(Fabric& fabric, uint64_t address, size_t bytes) {
+  return internal::heap_of(fabric).contains(address, bytes);
+}
+
 absl::StatusOr<GlobalAddress> RemoteMemory::find(Fabric& fabric, Rank rank, uint64_t name,
                                                  Deadline deadline) {
   if (rank == fabric.rank()) return internal::heap_of(fabric).find(name);

@@ -28,10 +28,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-void lose_an_owner(Fabric& fabric, bool remote) {
+void lose_an_owner(Fabric& fabric, const ShareAccess& way) {
   constexpr uint32_t kVictim = 2;
   Collectives all(fabric, {.leave_out_dead = true});
-  auto table = must(HashTable<2>::create(all, {.buckets = 4096, .force_remote = remote}, soon()));
+  auto table = must(HashTable<2>::create(all, way.options(4096), soon()));
   auto access = must(table->access());
   std::mt19937_64 random(fabric.rank() + 1);
   std::vector<TableKey<2>> keys(2000);
@@ -73,6 +73,7 @@ void lose_an_owner(Fabric& fabric, bool remote) {
                                                       : TableOutcome::kInserted);
   }
   EXPECT_EQ(table->grow(8192, soon()).code(), absl::StatusCode::kUnavailable);
+  access.reset();
   must(table->destroy(soon()));
 }
 
@@ -102,15 +103,12 @@ void stop(pid_t process) {
 
 // The owner executes the compare-and-swaps, and is stopped: the operation ends by its deadline, and
 // its transfer stays in flight.
-TEST(StoppedOwnerTest, OperationsThatEndedByTheirDeadlineAreNotActive) {
-  run_job_with_a_victim(2, 1, [](Fabric& fabric) {
+void end_by_deadlines(const ShareAccess& way) {
+  run_job_with_a_victim(2, 1, [&](Fabric& fabric) {
     Collectives all(fabric, {.leave_out_dead = true});
-    auto table = must(HashTable<2>::create(all,
-                                           {.buckets = 4096,
-                                            .force_remote = true,
-                                            .atomics = AtomicsBy::kOwner,
-                                            .timeout = std::chrono::milliseconds(200)},
-                                           soon()));
+    TableOptions options = way.options(4096);
+    options.timeout = std::chrono::milliseconds(200);
+    auto table = must(HashTable<2>::create(all, options, soon()));
     auto access = must(table->access({.in_flight = 2}));
     const std::vector<std::optional<pid_t>> processes = must(all.all_gather(getpid(), soon()));
     std::mt19937_64 random(1);
@@ -153,17 +151,20 @@ TEST(StoppedOwnerTest, OperationsThatEndedByTheirDeadlineAreNotActive) {
   });
 }
 
-// More inserts than a connection has credits, of which each takes one for its compare-and-swap: the
-// access does not wait for the stopped owner, and the keys of other owners stay available.
-TEST(StoppedOwnerTest, OperationsOnOtherOwnersGoOn) {
-  run_job_with_a_victim(3, 1, [](Fabric& fabric) {
+TEST(StoppedOwnerTest, OperationsThatEndedByTheirDeadlineAreNotActive) {
+  end_by_deadlines(kTransfers[1]);
+  end_by_deadlines(kTransfers[3]);
+}
+
+// The access does not wait for the stopped owner, and the keys of other owners stay available. With
+// compare-and-swaps by the owner there are more inserts than a connection has credits, of which
+// each takes one.
+void operate_beside_a_stopped_owner(const ShareAccess& way) {
+  run_job_with_a_victim(3, 1, [&](Fabric& fabric) {
     Collectives all(fabric, {.leave_out_dead = true});
-    auto table = must(HashTable<2>::create(all,
-                                           {.buckets = 4096,
-                                            .force_remote = true,
-                                            .atomics = AtomicsBy::kOwner,
-                                            .timeout = std::chrono::milliseconds(1000)},
-                                           soon()));
+    TableOptions options = way.options(4096);
+    options.timeout = std::chrono::milliseconds(1000);
+    auto table = must(HashTable<2>::create(all, options, soon()));
     const uint32_t in_flight = 4 * fabric.options().receive_units;
     auto access = must(table->access({.in_flight = in_flight}));
     const std::vector<std::optional<pid_t>> processes = must(all.all_gather(getpid(), soon()));
@@ -199,6 +200,11 @@ TEST(StoppedOwnerTest, OperationsOnOtherOwnersGoOn) {
     }
     must(all.barrier(soon()));
   });
+}
+
+TEST(StoppedOwnerTest, OperationsOnOtherOwnersGoOn) {
+  operate_beside_a_stopped_owner(kTransfers[1]);
+  operate_beside_a_stopped_owner(kTransfers[3]);
 }
 
 // A process that is stopped and was never connected costs one attempt to connect, not one for each
@@ -251,8 +257,8 @@ TEST(StoppedOwnerTest, ItIsConnectedToOnce) {
 }
 
 TEST(DeadOwnerTest, ItsKeysAreUnavailable) {
-  for (const bool remote : {false, true}) {
-    run_job_with_a_victim(3, 2, [remote](Fabric& fabric) { lose_an_owner(fabric, remote); });
+  for (const ShareAccess& way : kShareAccesses) {
+    run_job_with_a_victim(3, 2, [&](Fabric& fabric) { lose_an_owner(fabric, way); });
   }
 }
 

@@ -9,14 +9,13 @@
 #include <functional>
 #include <random>
 #include <set>
+#include <string>
 #include <thread>
 #include <unordered_set>
 #include <vector>
 
-#include "dht/agreement.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/internal/shared_copy.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/dht/table_test_support.h"
 #include "tests/dsfabric/testing/local_job.h"
@@ -25,9 +24,7 @@
 namespace cariama::testing {
 namespace {
 
-using ::testing::AllOf;
-using ::testing::HasSubstr;
-
+constexpr const ShareAccess& kMapped = kShareAccesses[0];
 constexpr size_t kShrink = internal::kUnderThreadSanitizer ? 8 : 1;
 
 template <size_t W>
@@ -74,14 +71,15 @@ TEST(HashTableTest, HoldsWhatASetHoldsAtLoad99) {
     fill_and_compare<3>(all, {.buckets = 50'000 / kShrink}, 0.99);
     fill_and_compare<1>(all, {.buckets = 40'000 / kShrink, .force_remote = true}, 0.99);
     fill_and_compare<2>(all, {.buckets = 20'000 / kShrink, .force_remote = true}, 0.99);
+    fill_and_compare<2>(all, kTransfers[2].options(20'000 / kShrink), 0.99);
+    fill_and_compare<3>(all, kTransfers[3].options(20'000 / kShrink), 0.99);
   });
 }
 
 TEST(HashTableTest, AFullTableLosesNothing) {
-  for (const bool remote : {false, true}) {
+  for (const ShareAccess& way : kShareAccesses) {
     in_one_process([&](Collectives& all) {
-      auto table =
-          must(HashTable<1>::create(all, {.buckets = 256, .force_remote = remote}, soon()));
+      auto table = must(HashTable<1>::create(all, way.options(256), soon()));
       auto access = must(table->access());
       std::mt19937_64 random(1);
       std::vector<TableKey<1>> keys(256);
@@ -103,10 +101,12 @@ TEST(HashTableTest, AFullTableLosesNothing) {
 }
 
 TEST(HashTableTest, TheProbeLimitIsMaxChunksTimesC) {
-  for (const bool remote : {false, true}) {
+  for (const ShareAccess& way : kShareAccesses) {
     in_one_process([&](Collectives& all) {
-      auto table = must(HashTable<2>::create(
-          all, {.buckets = 1024, .chunk = 8, .max_chunks = 3, .force_remote = remote}, soon()));
+      TableOptions options = way.options(1024);
+      options.chunk = 8;
+      options.max_chunks = 3;
+      auto table = must(HashTable<2>::create(all, options, soon()));
       auto access = must(table->access());
       std::mt19937_64 random(1);
       const auto keys = keys_of_equal_word<2>(30, random);
@@ -148,6 +148,7 @@ TEST(HashTableTest, GrowthKeepsAllKeys) {
     EXPECT_EQ(table->grow(uint64_t{1} << 40, soon()).code(), absl::StatusCode::kResourceExhausted);
     access->find(keys, results);
     for (const TableResult& result : results) EXPECT_EQ(result.outcome, TableOutcome::kFound);
+    access.reset();
     must(table->destroy(soon()));
   });
 }
@@ -190,10 +191,9 @@ TEST(HashTableTest, TheChunkFollowsTheLoad) {
 // Asynchronous operations have the same limit and lose no result, whether the share is mapped or
 // not.
 TEST(HashTableTest, AnAsynchronousOperationIsActiveUntilItsResultIsDelivered) {
-  for (const bool remote : {false, true}) {
+  for (const ShareAccess& way : kShareAccesses) {
     in_one_process([&](Collectives& all) {
-      auto table =
-          must(HashTable<1>::create(all, {.buckets = 256, .force_remote = remote}, soon()));
+      auto table = must(HashTable<1>::create(all, way.options(256), soon()));
       auto access = must(table->access({.in_flight = 4}));
       uint64_t started = 0;
       uint64_t delivered = 0;
@@ -214,7 +214,7 @@ TEST(HashTableTest, AnAsynchronousOperationIsActiveUntilItsResultIsDelivered) {
       EXPECT_EQ(delivered, started);
       access->await_ended();  // none is in flight
       // A wait ends with a result that the next poll() delivers.
-      EXPECT_EQ(access->is_mapped(TableKey<1>{0}), !remote);
+      EXPECT_EQ(access->is_mapped(TableKey<1>{0}), !way.remote);
       ASSERT_TRUE(access->start_find_or_put({0}, 0));
       access->await_ended();
       uint64_t index = 0;
@@ -223,11 +223,11 @@ TEST(HashTableTest, AnAsynchronousOperationIsActiveUntilItsResultIsDelivered) {
         index = result.index;
       }),
                 1u);
-      EXPECT_EQ(access->is_mapped(index), !remote);
+      EXPECT_EQ(access->is_mapped(index), !way.remote);
       TableKey<1> key{1};
       EXPECT_EQ(access->read(index, key), TableOutcome::kFound);
       EXPECT_EQ(key, TableKey<1>{0});
-      EXPECT_EQ(access->statistics().remote_reads, remote ? 1u : 0u);
+      EXPECT_EQ(access->statistics().remote_reads, way.remote ? 1u : 0u);
     });
   }
 }
@@ -263,9 +263,9 @@ void race_for(Collectives& all, HashTable<W>& table, const std::vector<TableKey<
 
 // Random keys up to load 0.85, and some whose word 0 is equal.
 template <size_t W>
-void race_of(Fabric& fabric, Collectives& all, size_t count, uint64_t seed, bool remote) {
-  auto table = must(HashTable<W>::create(
-      all, {.buckets = count * 10 / 9 / fabric.size(), .force_remote = remote}, soon()));
+void race_of(Fabric& fabric, Collectives& all, size_t count, uint64_t seed,
+             const ShareAccess& way) {
+  auto table = must(HashTable<W>::create(all, way.options(count * 10 / 9 / fabric.size()), soon()));
   std::mt19937_64 random(seed);
   std::vector<TableKey<W>> keys(table->geometry().buckets * fabric.size() * 17 / 20);
   for (auto& key : keys) key = random_key<W>(random);
@@ -281,9 +281,8 @@ void race_of(Fabric& fabric, Collectives& all, size_t count, uint64_t seed, bool
 // every process visits its share, and compares it with a set of all keys.
 template <size_t W>
 void race_to_load_99(Fabric& fabric, Collectives& all, uint64_t buckets, uint64_t seed,
-                     bool remote) {
-  auto table =
-      must(HashTable<W>::create(all, {.buckets = buckets, .force_remote = remote}, soon()));
+                     const ShareAccess& way) {
+  auto table = must(HashTable<W>::create(all, way.options(buckets), soon()));
   std::mt19937_64 random(seed);
   const uint64_t of_each = table->geometry().buckets * 99 / 100;
   const auto keys = keys_for_each_owner<W>(of_each, table->geometry(), random);
@@ -305,15 +304,17 @@ TEST(HashTableTest, ProcessesRaceForTheSameKeys) {
   for (const int processes : {2, 4}) {
     run_process_job(processes, {}, [&](Fabric& fabric) {
       Collectives all(fabric);
-      race_of<1>(fabric, all, scale * 100'000 / kShrink, 1, false);
-      race_of<2>(fabric, all, scale * 100'000 / kShrink, 2, false);
-      race_of<3>(fabric, all, scale * 20'000 / kShrink, 3, false);
-      race_of<2>(fabric, all, scale * 20'000 / kShrink, 4, true);
+      race_of<1>(fabric, all, scale * 100'000 / kShrink, 1, kMapped);
+      race_of<2>(fabric, all, scale * 100'000 / kShrink, 2, kMapped);
+      race_of<3>(fabric, all, scale * 20'000 / kShrink, 3, kMapped);
+      for (const ShareAccess& way : kTransfers) {
+        race_of<2>(fabric, all, scale * 20'000 / kShrink, 4, way);
+      }
     });
   }
   run_process_job(8, {}, [&](Fabric& fabric) {
     Collectives all(fabric);
-    race_of<2>(fabric, all, scale * 40'000 / kShrink, 5, false);
+    race_of<2>(fabric, all, scale * 40'000 / kShrink, 5, kMapped);
   });
 }
 
@@ -323,10 +324,11 @@ TEST(HashTableTest, ProcessesRaceToLoad99) {
     run_process_job(processes, {}, [&](Fabric& fabric) {
       Collectives all(fabric);
       const uint64_t buckets = scale * 32'768 / kShrink / fabric.size();
-      race_to_load_99<1>(fabric, all, buckets, 1, false);
-      race_to_load_99<2>(fabric, all, buckets, 2, false);
-      race_to_load_99<1>(fabric, all, buckets / 8, 3, true);
-      race_to_load_99<2>(fabric, all, buckets / 8, 4, true);
+      race_to_load_99<1>(fabric, all, buckets, 1, kMapped);
+      race_to_load_99<2>(fabric, all, buckets, 2, kMapped);
+      race_to_load_99<1>(fabric, all, buckets / 8, 3, kTransfers[0]);
+      race_to_load_99<2>(fabric, all, buckets / 8, 4, kTransfers[0]);
+      race_to_load_99<2>(fabric, all, buckets / 8, 5, kTransfers[3]);
     });
   }
 }
@@ -367,9 +369,8 @@ TEST(HashTableTest, ThreadsRaceForTheSameKeys) {
   for (int race = 0; race < kRaces; ++race) let_threads_race();
 }
 
-// The owner executes the compare-and-swaps, and the calls that this thread runs use the same
-// access.
-TEST(HashTableTest, CallsUseTheAccessOfTheThreadThatRunsThem) {
+// The owner takes part in the operations, and the calls that this thread runs use the same access.
+void use_an_access_in_calls(const ShareAccess& way) {
   constexpr uint64_t kKeys = 3000 / kShrink;
   static TableAccess<2>* access_here;
   static std::vector<int>* ended;
@@ -380,8 +381,7 @@ TEST(HashTableTest, CallsUseTheAccessOfTheThreadThatRunsThem) {
   LocalJob job({.processes = 2});
   job.run([&](Fabric& fabric, uint32_t) {
     Collectives all(fabric);
-    auto table = must(HashTable<2>::create(
-        all, {.buckets = 16384, .force_remote = true, .atomics = AtomicsBy::kOwner}, soon()));
+    auto table = must(HashTable<2>::create(all, way.options(16384), soon()));
     if (fabric.rank() == 1) {
       EXPECT_TRUE(wait_until([] { return ready.load(); }, soon()));
       while (!finished) {
@@ -427,11 +427,14 @@ TEST(HashTableTest, CallsUseTheAccessOfTheThreadThatRunsThem) {
   });
 }
 
+TEST(HashTableTest, CallsUseTheAccessOfTheThreadThatRunsThem) {
+  for (size_t way = 1; way < kTransfers.size(); ++way) use_an_access_in_calls(kTransfers[way]);
+}
+
 TEST(HashTableTest, IndicesOfNoKeyAreAbsent) {
   in_one_process([](Collectives& all) {
-    for (const bool remote : {false, true}) {
-      auto table =
-          must(HashTable<2>::create(all, {.buckets = 1000, .force_remote = remote}, soon()));
+    for (const ShareAccess& way : kShareAccesses) {
+      auto table = must(HashTable<2>::create(all, way.options(1000), soon()));
       auto access = must(table->access());
       TableKey<2> key{1, 2};
       const TableResult put = access->find_or_put(key);
@@ -441,7 +444,7 @@ TEST(HashTableTest, IndicesOfNoKeyAreAbsent) {
       for (const uint64_t index : indices) {
         EXPECT_EQ(access->read(index, key), TableOutcome::kAbsent);
         EXPECT_EQ(access->read(std::span(&index, 1), std::span(&key, 1)), TableOutcome::kAbsent);
-        EXPECT_EQ(access->is_mapped(index), index == empty && !remote);
+        EXPECT_EQ(access->is_mapped(index), index == empty && !way.remote);
         ASSERT_TRUE(access->start_read(index, 7));
         while (access->active() != 0) {
           access->poll([](uint64_t tag, const TableResult& result, const TableKey<2>&) {
@@ -456,12 +459,36 @@ TEST(HashTableTest, IndicesOfNoKeyAreAbsent) {
   });
 }
 
+// A reader that has loaded word 0 before an insert, and word 1 after it, sees such a bucket.
+TEST(HashTableTest, ABucketWithoutItsFirstWordIsAbsent) {
+  in_one_process([](Collectives& all) {
+    for (const ShareAccess& way : kShareAccesses) {
+      SCOPED_TRACE(way);
+      auto table = must(HashTable<2>::create(all, way.options(64), soon()));
+      table->core().local_words()[2 * 5 + 1] = kWordPresent | 9;
+      auto access = must(table->access());
+      TableKey<2> key;
+      const uint64_t index = 5;
+      EXPECT_EQ(access->read(index, key), TableOutcome::kAbsent);
+      EXPECT_EQ(access->read(std::span(&index, 1), std::span(&key, 1)), TableOutcome::kAbsent);
+      ASSERT_TRUE(access->start_read(index, 7));
+      while (access->active() != 0) {
+        access->poll([](uint64_t, const TableResult& result, const TableKey<2>&) {
+          EXPECT_EQ(result.outcome, TableOutcome::kAbsent);
+        });
+      }
+      table->for_each_local([](uint64_t at, const TableKey<2>&) { ADD_FAILURE() << at; });
+      access.reset();
+      must(table->destroy(soon()));
+    }
+  });
+}
+
 // A bucket has no room for bit 63 of a word: {2^63 + 1} would be the key {1}.
 TEST(HashTableTest, WordsOfMoreThan63BitsAreNoKey) {
   in_one_process([](Collectives& all) {
-    for (const bool remote : {false, true}) {
-      auto table =
-          must(HashTable<2>::create(all, {.buckets = 1000, .force_remote = remote}, soon()));
+    for (const ShareAccess& way : kShareAccesses) {
+      auto table = must(HashTable<2>::create(all, way.options(1000), soon()));
       auto access = must(table->access());
       EXPECT_EQ(access->find_or_put({1, 2}).outcome, TableOutcome::kInserted);
       constexpr uint64_t kBit = uint64_t{1} << 63;
@@ -525,61 +552,14 @@ TEST(HashTableTest, AProcessHasRecordsOfTheOwnersThatItHasUsed) {
   EXPECT_EQ(more, expected);
 }
 
-// Rank 0 destroys its table object without destroy(), as after an error. Rank 1 continues to use
-// rank 0's share.
-TEST(HashTableTest, ATableThatOutlivesTheFabricSaysSo) {
-  EXPECT_EXIT(
-      {
-        auto fabric = must(Fabric::create());
-        const auto self = must(fabric->init_thread(0));
-        Collectives all(*fabric);
-        const auto table = must(HashTable<1>::create(all, {.buckets = 1000}, soon()));
-        fabric.reset();
-      },
-      ::testing::KilledBySignal(SIGABRT), "a HashTable is destroyed after the Fabric");
-}
-
-TEST(HashTableTest, AShareOutlivesATableThatWasNotDestroyed) {
-  LocalJob job({.processes = 2});
-  job.run([&](Fabric& fabric, uint32_t) {
-    Collectives all(fabric);
-    auto table = must(HashTable<1>::create(all, {.buckets = 4096}, soon()));
-    std::mt19937_64 random(1);
-    std::vector<TableKey<1>> keys(2000);
-    for (auto& key : keys) key = random_key<1>(random);
-    std::vector<TableResult> results(keys.size());
-    if (fabric.rank() == 1) must(table->access())->find_or_put(keys, results);
-    must(all.barrier(soon()));
-    if (fabric.rank() == 0) {
-      const size_t bytes = table->geometry().buckets * sizeof(uint64_t);
-      table.reset();
-      // Zeroed memory, which the allocator could take from the share.
-      const auto other = must(RemoteMemory::allocate(fabric, 0, bytes, soon()));
-      must(all.barrier(soon()));
-      must(all.barrier(soon()));
-      return;
-    }
-    must(all.barrier(soon()));
-    std::vector<TableResult> found(keys.size());
-    must(table->access())->find(keys, found);
-    for (size_t i = 0; i < keys.size(); ++i) {
-      ASSERT_EQ(found[i], (TableResult{results[i].index, TableOutcome::kFound}));
-    }
-    must(all.barrier(soon()));
-  });
-}
-
 // The thread does other work, or is stopped, while the owners answer.
 TEST(HashTableTest, TimeBetweenTwoPollsHardlyCounts) {
   LocalJob job({.processes = 2});
   job.run([&](Fabric& fabric, uint32_t) {
     Collectives all(fabric);
-    auto table = must(HashTable<2>::create(all,
-                                           {.buckets = 4096,
-                                            .force_remote = true,
-                                            .atomics = AtomicsBy::kOwner,
-                                            .timeout = std::chrono::seconds(3)},
-                                           soon()));
+    TableOptions options = kTransfers[1].options(4096);
+    options.timeout = std::chrono::seconds(3);
+    auto table = must(HashTable<2>::create(all, options, soon()));
     if (fabric.rank() == 0) {
       auto access = must(table->access({.in_flight = 64}));
       std::mt19937_64 random(1);
@@ -606,26 +586,6 @@ TEST(HashTableTest, TimeBetweenTwoPollsHardlyCounts) {
     }
     must(all.barrier(soon()));
     must(table->destroy(soon()));
-  });
-}
-
-TEST(HashTableTest, AnOperationInProgressWinsInAgreements) {
-  LocalJob job({.processes = 2});
-  std::atomic<bool> late{false};
-  job.run([&](Fabric& fabric, uint32_t) {
-    Collectives all(fabric);
-    const absl::Status full = absl::ResourceExhaustedError("full");
-    if (fabric.rank() == 0) {
-      const Deadline soon_over = deadline_after(std::chrono::milliseconds(10));
-      EXPECT_TRUE(absl::IsDeadlineExceeded(agree(all, full, "nothing", soon_over)));
-      late = true;
-      EXPECT_EQ(agree(all, full, "nothing", soon()), full);
-    } else {
-      EXPECT_TRUE(wait_until([&] { return late.load(); }, soon()));
-      const absl::Status other = agree(all, absl::OkStatus(), "nothing", soon());
-      EXPECT_TRUE(absl::IsResourceExhausted(other)) << other;
-      EXPECT_THAT(std::string(other.message()), HasSubstr("full"));
-    }
   });
 }
 

@@ -28,7 +28,7 @@ using Table = HashTable<1>;
 // have ended. Then calls `step`, and expects that no later transfer changes the table that `step`
 // returns. Returns the number of operations that ended by their deadline.
 uint64_t end_operations_early(
-    uint64_t seed, AtomicsBy atomics, bool destroy_access,
+    uint64_t seed, const ShareAccess& way, bool destroy_access,
     const std::function<std::unique_ptr<Table>(Collectives&, std::unique_ptr<Table>)>& step) {
   uint64_t ended = 0;
   LocalJob job({.processes = 3,
@@ -43,12 +43,9 @@ uint64_t end_operations_early(
                 }});
   job.run([&](Fabric& fabric, uint32_t) {
     Collectives all(fabric);
-    auto table = must(Table::create(all,
-                                    {.buckets = 128,
-                                     .force_remote = true,
-                                     .atomics = atomics,
-                                     .timeout = std::chrono::milliseconds(0)},
-                                    soon()));
+    TableOptions options = way.options(128);
+    options.timeout = std::chrono::milliseconds(0);
+    auto table = must(Table::create(all, options, soon()));
     auto access = must(table->access({.in_flight = 4}));
     std::mt19937_64 random(seed * 10 + fabric.rank());
     uint64_t unavailable = 0;
@@ -69,48 +66,48 @@ uint64_t end_operations_early(
 
 // ThreadSanitizer multiplies the time of a job by 10, AddressSanitizer by 3.
 #if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
-constexpr uint64_t kSeeds = 10;
+constexpr uint64_t kSeeds = 5;
 #else
-constexpr uint64_t kSeeds = 30;
+constexpr uint64_t kSeeds = 20;
 #endif
 
 TEST(LateTransfers, DoNotChangeATableThatWasCleared) {
-  for (const AtomicsBy atomics : {AtomicsBy::kAutomatic, AtomicsBy::kOwner}) {
+  for (const ShareAccess& way : kTransfers) {
     uint64_t ended = 0;
     for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
-      ended += end_operations_early(seed, atomics, false,
-                                    [](Collectives&, std::unique_ptr<Table> table) {
-                                      must(table->clear(soon()));
-                                      return table;
-                                    });
+      ended +=
+          end_operations_early(seed, way, false, [](Collectives&, std::unique_ptr<Table> table) {
+            must(table->clear(soon()));
+            return table;
+          });
     }
-    EXPECT_GT(ended, kSeeds);
+    EXPECT_GT(ended, kSeeds) << way;
   }
 }
 
 // The memory of a new table of the same size is that of the old one.
 TEST(LateTransfers, DoNotChangeMemoryThatWasFreed) {
-  for (const AtomicsBy atomics : {AtomicsBy::kAutomatic, AtomicsBy::kOwner}) {
+  for (const ShareAccess& way : kTransfers) {
     uint64_t ended = 0;
     for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
-      ended += end_operations_early(seed, atomics, true,
-                                    [](Collectives& all, std::unique_ptr<Table> table) {
-                                      must(table->destroy(soon()));
-                                      return must(Table::create(all, {.buckets = 128}, soon()));
-                                    });
+      ended +=
+          end_operations_early(seed, way, true, [](Collectives& all, std::unique_ptr<Table> table) {
+            must(table->destroy(soon()));
+            return must(Table::create(all, {.buckets = 128}, soon()));
+          });
     }
-    EXPECT_GT(ended, kSeeds);
+    EXPECT_GT(ended, kSeeds) << way;
   }
 }
 
 // A key of a late transfer is in the files, too: save() counts the keys before it writes them.
 TEST(LateTransfers, DoNotChangeATableThatIsSaved) {
   const std::string prefix = ::testing::TempDir() + "late-save" + std::to_string(getpid()) + ".";
-  for (const AtomicsBy atomics : {AtomicsBy::kAutomatic, AtomicsBy::kOwner}) {
+  for (const ShareAccess& way : kTransfers) {
     uint64_t ended = 0;
     for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
-      ended += end_operations_early(
-          seed, atomics, false, [&](Collectives&, std::unique_ptr<Table> table) {
+      ended +=
+          end_operations_early(seed, way, false, [&](Collectives&, std::unique_ptr<Table> table) {
             const std::string files = prefix + std::to_string(seed);
             const uint64_t saved = must(table->save(files, soon()));
             must(table->grow(128, soon()));  // waits for all transfers
@@ -124,7 +121,7 @@ TEST(LateTransfers, DoNotChangeATableThatIsSaved) {
             return table;
           });
     }
-    EXPECT_GT(ended, kSeeds);
+    EXPECT_GT(ended, kSeeds) << way;
   }
 }
 
@@ -158,7 +155,7 @@ TEST(LateTransfers, AFunctionThatBlocksLeavesNone) {
 
 // The owner answers only after the operation has ended, and the thread of the access does not poll:
 // the table stays as it is, and is not saved, until that thread polls.
-TEST(LateTransfers, OfAnotherThreadAreNamed) {
+void name_late_transfers_of_another_thread(const ShareAccess& way) {
   LocalJobOptions options;
   options.fabric.threads = 2;
   LocalJob job(options);
@@ -170,12 +167,9 @@ TEST(LateTransfers, OfAnotherThreadAreNamed) {
     std::unique_ptr<Table> table;
     if (thread == 0) {
       all.emplace(fabric);
-      table = must(Table::create(*all,
-                                 {.buckets = 128,
-                                  .force_remote = true,
-                                  .atomics = AtomicsBy::kOwner,
-                                  .timeout = std::chrono::milliseconds(50)},
-                                 soon()));
+      TableOptions of_table = way.options(128);
+      of_table.timeout = std::chrono::milliseconds(50);
+      table = must(Table::create(*all, of_table, soon()));
       if (fabric.rank() == 0) shared = table.get();
     }
     job.meet(4);
@@ -199,11 +193,11 @@ TEST(LateTransfers, OfAnotherThreadAreNamed) {
     }
     job.meet(4);
     if (thread == 0) {
-      const absl::Status cleared = table->clear(deadline_after(std::chrono::seconds(1)));
+      const absl::Status cleared = table->clear(deadline_after(std::chrono::seconds(2)));
       EXPECT_TRUE(absl::IsUnavailable(cleared)) << cleared;
       EXPECT_THAT(std::string(cleared.message()), HasSubstr("not cleared: transfers of rank 0"));
       const absl::Status saved =
-          table->save(::testing::TempDir() + "never", deadline_after(std::chrono::seconds(1)))
+          table->save(::testing::TempDir() + "never", deadline_after(std::chrono::seconds(2)))
               .status();
       EXPECT_TRUE(absl::IsUnavailable(saved)) << saved;
       EXPECT_THAT(std::string(saved.message()), HasSubstr("not saved: transfers of rank 0"));
@@ -227,6 +221,11 @@ TEST(LateTransfers, OfAnotherThreadAreNamed) {
     job.meet(4);
     if (thread == 0) must(table->destroy(soon()));
   });
+}
+
+TEST(LateTransfers, OfAnotherThreadAreNamed) {
+  name_late_transfers_of_another_thread(kTransfers[1]);
+  name_late_transfers_of_another_thread(kTransfers[3]);
 }
 
 }  // namespace

@@ -3,18 +3,52 @@
 #define CARIAMA_TESTS_DHT_TABLE_TEST_SUPPORT_H_
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <ostream>
 #include <random>
 #include <vector>
 
 #include "dht/table_layout.h"
+#include "dht/table_options.h"
 #include "dsfabric/collectives.h"
 #include "tests/dsfabric/testing/local_job.h"
 
 namespace cariama::testing {
 
 inline constexpr uint64_t kKeyMask = ~kWordPresent;
+
+// The ways in which a process accesses a share.
+struct ShareAccess {
+  bool remote;
+  AtomicsBy atomics;
+  OperationsBy operations;
+
+  [[nodiscard]] TableOptions options(uint64_t buckets) const {
+    return {
+        .buckets = buckets, .force_remote = remote, .atomics = atomics, .operations = operations};
+  }
+};
+inline std::ostream& operator<<(std::ostream& out, const ShareAccess& access) {
+  return out << (!access.remote                              ? "mapped"
+                 : access.operations == OperationsBy::kOwner ? "by the owner"
+                 : access.atomics != AtomicsBy::kOwner       ? "one-sided"
+                 : access.operations == OperationsBy::kInitiator
+                     ? "with compare-and-swaps by the owner"
+                     : "with find_or_put by the owner");
+}
+inline constexpr std::array<ShareAccess, 4> kTransfers{{
+    {true, AtomicsBy::kAutomatic, OperationsBy::kInitiator},
+    {true, AtomicsBy::kOwner, OperationsBy::kInitiator},
+    {true, AtomicsBy::kOwner, OperationsBy::kAutomatic},
+    {true, AtomicsBy::kAutomatic, OperationsBy::kOwner},
+}};
+inline constexpr std::array<ShareAccess, 3> kShareAccesses{{
+    {false, AtomicsBy::kAutomatic, OperationsBy::kAutomatic},
+    kTransfers[0],
+    kTransfers[3],
+}};
 
 // Runs body(all) in a job of one process.
 template <typename Body>

@@ -250,6 +250,12 @@ TEST(RemoteMemoryNames, LeadToTheAddressUntilTheMemoryIsFreed) {
     RemoteMemory memory;
     if (fabric.rank() == 1) {
       memory = must(RemoteMemory::allocate(fabric, 1, 64, soon()));
+      const uint64_t first = memory.address().address;
+      EXPECT_TRUE(RemoteMemory::contains(fabric, first, 64));
+      EXPECT_TRUE(RemoteMemory::contains(fabric, first + 60, 4));
+      EXPECT_FALSE(RemoteMemory::contains(fabric, first + 60, 5));
+      EXPECT_FALSE(RemoteMemory::contains(fabric, first + 1, SIZE_MAX));
+      EXPECT_FALSE(RemoteMemory::contains(fabric, first - 1, 1));
       name = RemoteMemory::new_name(fabric);
       EXPECT_NE(RemoteMemory::new_name(fabric), name);
       const uint64_t other = RemoteMemory::new_name(fabric);

@@ -465,12 +465,13 @@ INSTANTIATE_TEST_SUITE_P(
 // one. One-sided calls, locks, pools and searches then wait for a process that others consider
 // alive, until their deadlines or for ever. So these phases are left out, and so are "create" and
 // "finalize": no operation follows their steps, so that none would be lost.
-INSTANTIATE_TEST_SUITE_P(OfOperations, FaultSweep,
-                         ::testing::Combine(::testing::ValuesIn(phases_named(
-                                                {"calls", "broadcast", "collectives", "table"})),
-                                            ::testing::Values(Fault::kLostOperation),
-                                            ::testing::Values("fault_shm", "fault_verbs")),
-                         name_of_case);
+INSTANTIATE_TEST_SUITE_P(
+    OfOperations, FaultSweep,
+    ::testing::Combine(::testing::ValuesIn(phases_named({"calls", "broadcast", "collectives",
+                                                         "table", "table_by_owner"})),
+                       ::testing::Values(Fault::kLostOperation),
+                       ::testing::Values("fault_shm", "fault_verbs")),
+    name_of_case);
 
 // Tasks need no fabric. After a death run() returns UNAVAILABLE in the other processes, which then
 // continue (tasks/runtime.h). A stopped worker blocks the other workers until it continues, so that

@@ -200,15 +200,19 @@ TEST_P(HashTableContract, TransfersForMappedShares) {
           5);
 }
 TEST_P(HashTableContract, OwnersExecuteCompareAndSwaps) {
-  race<2>(GetParam(), 2, {.buckets = 96, .force_remote = true, .atomics = AtomicsBy::kOwner}, 6);
+  race<2>(GetParam(), 2, kTransfers[1].options(96), 6);
+}
+TEST_P(HashTableContract, OwnersExecuteOperations) {
+  race<2>(GetParam(), 2, kTransfers[2].options(96), 10);
+  race<3>(GetParam(), 3, kTransfers[3].options(96), 11);
 }
 TEST_P(HashTableContract, SharesFillToTheLastBucket) {
   race_to_the_last_bucket<1>(GetParam(), 3, {.buckets = 200}, 7);
   race_to_the_last_bucket<2>(
       GetParam(), 2,
       {.buckets = 200, .chunk = 8, .prefetch = TablePrefetch::kEager, .force_remote = true}, 8);
-  race_to_the_last_bucket<2>(
-      GetParam(), 2, {.buckets = 104, .force_remote = true, .atomics = AtomicsBy::kOwner}, 9);
+  race_to_the_last_bucket<2>(GetParam(), 2, kTransfers[1].options(104), 9);
+  race_to_the_last_bucket<2>(GetParam(), 2, kTransfers[3].options(104), 12);
 }
 
 INSTANTIATE_TEST_SUITE_P(On, HashTableContract, ::testing::ValuesIn(every_transport()),

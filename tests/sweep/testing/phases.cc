@@ -248,11 +248,11 @@ absl::Status run_pool(SweepMember& member) {
   return step.status();
 }
 
-absl::Status use_table(SweepMember& member) {
+absl::Status use_table(SweepMember& member, OperationsBy operations) {
   Steps step;
   Collectives all(member.fabric, {.leave_out_dead = true});
-  const auto table =
-      step(HashTable<2>::create(all, {.buckets = 4096, .force_remote = true}, soon()));
+  const auto table = step(HashTable<2>::create(
+      all, {.buckets = 4096, .force_remote = true, .operations = operations}, soon()));
   if (!step.ok()) return step.status();
   {
     const auto access = step((*table)->access());
@@ -360,7 +360,14 @@ std::span<const SweepPhase> sweep_phases() {
        run_pool,
        {"pool: answer", "pool: stolen tasks", "pool: sync waits"},
        "pool: answer"},
-      {"table", use_table, {"dht: claim key", "dht: publish key"}, "dht: claim key"},
+      {"table",
+       [](SweepMember& member) { return use_table(member, OperationsBy::kInitiator); },
+       {"dht: claim key", "dht: publish key"},
+       "dht: claim key"},
+      {"table_by_owner",
+       [](SweepMember& member) { return use_table(member, OperationsBy::kOwner); },
+       {"dht: call owner"},
+       "dht: call owner"},
       {"search",
        [](SweepMember& member) { return search(member, mcts::Placement::kLocality); },
        {"mcts: give copy", "mcts: take copy", "mcts: offer child", "mcts: answer offer",

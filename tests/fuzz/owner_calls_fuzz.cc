@@ -1,0 +1,78 @@
+// A call with operations on the share of a hash table, as the owner executes it.
+//
+// A call that is refused changes nothing. Otherwise every operation has its answer: a put ends in a
+// bucket that has the key, or in none, and a read returns the words of its bucket.
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "dht/internal/owner_calls.h"
+#include "dht/table_layout.h"
+#include "dht/table_options.h"
+#include "tests/fuzz/fuzz_input.h"
+
+namespace cariama {
+namespace {
+
+using Mode = OwnerCalls::Mode;
+
+void execute(FuzzInput& input) {
+  const size_t words = 1 + input.take<uint8_t>() % kMaxKeyWords;
+  const size_t buckets = 1 + input.take<uint8_t>() % 32;
+  const size_t limit = 1 + input.take<uint8_t>() % buckets;
+  std::vector<uint64_t> share(buckets * words);
+  for (uint64_t& word : share) word = input.take<uint8_t>() % 4 == 0 ? 0 : kWordPresent | 5;
+  const std::vector<uint64_t> before = share;
+  const CalledShare called{reinterpret_cast<uint64_t>(share.data()), buckets, limit, words};
+  std::vector<uint64_t> call;
+  while (!input.empty()) {
+    const auto kind = input.take<uint8_t>();
+    if (kind >= 16) {  // a well-formed operation
+      const auto mode = static_cast<Mode>(kind % 3);
+      call.push_back((kind / 16) % buckets | uint64_t{static_cast<uint8_t>(mode)} << 48);
+      for (size_t i = 0; i < words && mode != Mode::kRead; ++i) {
+        call.push_back(kWordPresent | (5 + input.take<uint8_t>() % 4));
+      }
+    } else {
+      call.push_back(input.take<uint64_t>());
+    }
+  }
+  const std::vector<uint64_t> answer = execute_operations(called, call);
+  if (answer.empty()) return require(share == before);
+  size_t at = 0;
+  for (size_t i = 0; i < call.size();) {
+    const auto mode = static_cast<Mode>(call[i] >> 48);
+    const auto outcome = static_cast<TableOutcome>(answer.at(at) >> 48);
+    const uint64_t position = answer[at++] & 0xffff'ffff'ffff;
+    if (mode == Mode::kRead) {
+      require(position < buckets || outcome == TableOutcome::kAbsent);
+      at += words;
+      ++i;
+      continue;
+    }
+    if (outcome == TableOutcome::kFound || outcome == TableOutcome::kInserted) {
+      require(position < buckets);
+      require(std::equal(call.begin() + static_cast<ptrdiff_t>(i + 1),
+                         call.begin() + static_cast<ptrdiff_t>(i + 1 + words),
+                         share.begin() + static_cast<ptrdiff_t>(position * words)));
+    } else {
+      require(outcome == (mode == Mode::kPut ? TableOutcome::kFull : TableOutcome::kAbsent));
+    }
+    require(mode == Mode::kPut || outcome != TableOutcome::kInserted);
+    i += 1 + words;
+  }
+  require(at == answer.size());
+  // No word that was set has changed.
+  for (size_t i = 0; i < share.size(); ++i) require(before[i] == 0 || before[i] == share[i]);
+}
+
+}  // namespace
+}  // namespace cariama
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  cariama::FuzzInput input(data, size);
+  cariama::execute(input);
+  return 0;
+}
