@@ -9,6 +9,7 @@
 #include "bdd/exact_count.h"                               // IWYU pragma: export
 #include "bdd/files.h"                                     // IWYU pragma: export
 #include "bdd/job.h"                                       // IWYU pragma: export
+#include "bdd/look_up_counts.h"                            // IWYU pragma: export
 #include "bdd/model_file.h"                                // IWYU pragma: export
 #include "bdd/reachability.h"                              // IWYU pragma: export
 #include "dht/agreement.h"                                 // IWYU pragma: export

@@ -65,6 +65,8 @@
 #include "bdd/edge.h"
 #include "bdd/exact_count.h"
 #include "bdd/export.h"
+#include "bdd/look_up_counts.h"
+#include "dht/table_options.h"
 #include "dsfabric/ids.h"
 
 namespace cariama {
@@ -219,12 +221,15 @@ struct ManagerOptions {
   // In a job: one cache for the processes of a host, which is allocated immediately, in the process
   // of that host with the lowest rank. Processes with `remote` have a cache each.
   uint64_t cache_bytes = uint64_t{256} << 20;
-  // In a job: access all parts of the table by one-sided transfers, even where they are mapped.
+  // In a job: access all parts of the table as parts that are not mapped, as `look_ups` selects.
   bool remote = false;
   // If a part of the job's table is not mapped: the maximum number of look-ups of nodes that a
   // process has in flight, from 1 to TableAccessOptions::kMaxInFlight. With 1, each step of an
-  // operation waits for its look-ups. Each takes 16 KiB of registered memory.
+  // operation waits for its look-ups. Each takes 16 KiB of registered memory, except with
+  // OperationsBy::kOwner.
   uint32_t in_flight = 64;
+  // Which process executes the look-ups in parts of the job's table that are not mapped.
+  OperationsBy look_ups = OperationsBy::kAutomatic;
 
   // 16 TiB. Without a job, such a table has 2^39 nodes; the index of a node has 40 bits.
   static constexpr uint64_t kMostBytes = uint64_t{1} << 44;
@@ -236,15 +241,11 @@ struct Transition {
   Bdd variables;  // cube of the unprimed variables that the relation reads or writes
 };
 
-struct ManagerStatistics {
+struct ManagerStatistics : LookUpCounts {
   // Nodes in this process's part of the table, including those that no diagram needs. In a job,
   // statistics() reads the whole part to count them.
   uint64_t owned_nodes = 0;
-  uint64_t tasks = 0;                // recursive operations that this process has computed
-  uint64_t remote_find_or_puts = 0;  // find-or-puts of nodes in the parts of other processes
-  // Sum of the round trips of all look-ups of this process. Look-ups that were in flight at the
-  // same time are counted one by one.
-  uint64_t round_trips = 0;
+  uint64_t tasks = 0;        // recursive operations that this process has computed
   uint64_t table_bytes = 0;  // in this process
   uint64_t cache_bytes = 0;  // in this process
   uint64_t collections = 0;  // times that the table was cleared of unneeded nodes
@@ -404,9 +405,7 @@ class CARIAMA_BDD_EXPORT Manager {
   std::string lost_;      // why the diagrams are lost; else ""
   const int exceptions_;  // in flight when this object was created
   uint64_t collections_ = 0;
-  // remote_find_or_puts() and round_trips() of the tables before this one.
-  uint64_t remote_before_ = 0;
-  uint64_t round_trips_before_ = 0;
+  LookUpCounts look_ups_before_;  // of the tables before this one
 };
 
 }  // namespace cariama::bdd

@@ -41,9 +41,11 @@ namespace {
 // a dead process is detected.
 constexpr std::chrono::seconds kPatience{120};
 
-// A worker creates this number of tasks for thieves before it computes operations in its batch,
-// which offers no tasks. The tasks that are stolen first are the largest.
-constexpr size_t kSpareTasks = 4;
+// A worker creates as many tasks for thieves as there are processes, but at most this number,
+// before it computes operations in its batch, which offers no tasks. The tasks that are stolen
+// first are the largest. Each step that creates a task waits for its own look-ups, so fewer are
+// better.
+constexpr size_t kMostSpareTasks = 4;
 
 // If a part of the table is not mapped, rank 0 alone loads diagrams with so many nodes, and sends
 // the edges of their roots to the other processes: that takes less time than look-ups of all nodes
@@ -126,7 +128,8 @@ absl::StatusOr<std::unique_ptr<Manager>> Manager::create(Workers workers, Collec
   engine->use = cariama::internal::FabricUse(all.fabric(), "a bdd::Manager");
   if (engine->table->is_remote() && options.in_flight > 1) {
     const bool alone = !has_tasks || all.fabric().size() == 1;
-    engine->batch = std::make_unique<internal::Batch>(*engine, alone ? 0 : kSpareTasks);
+    const size_t spare_tasks = std::min<size_t>(all.fabric().size(), kMostSpareTasks);
+    engine->batch = std::make_unique<internal::Batch>(*engine, alone ? 0 : spare_tasks);
   }
   std::unique_ptr<Manager> manager(new Manager(options, workers, &all, std::move(engine)));
   if (has_tasks) internal::worker_engine = manager->engine_.get();
@@ -190,7 +193,8 @@ absl::StatusOr<std::unique_ptr<NodeTable>> Manager::new_table(const ManagerOptio
                            {.bytes = bytes,
                             .remote = options.remote,
                             .long_probes = long_probes,
-                            .in_flight = options.in_flight},
+                            .in_flight = options.in_flight,
+                            .look_ups = options.look_ups},
                            kForever);
 }
 
@@ -378,10 +382,9 @@ absl::Status Manager::replace_table(uint64_t bytes, bool long_probes, const Stor
   // The old table is freed before the new one is made: both need not fit into memory. In a job, its
   // end is collective, so no process reads it any more.
   if (engine.table != nullptr) {
-    round_trips_before_ += engine.table->round_trips();  // 0 after an earlier destroy()
+    look_ups_before_ += engine.table->look_ups();  // 0 after an earlier destroy()
     absl::Status freed = engine.table->destroy(kForever);
     if (!freed.ok()) return freed;
-    remote_before_ += engine.table->remote_find_or_puts();
     engine.table.reset();
   }
   const absl::Status cleared = status_of(kNoMemory, [&] {
@@ -602,8 +605,8 @@ ManagerStatistics Manager::statistics() const {
   ManagerStatistics result;
   result.owned_nodes = engine().table->owned_nodes();
   result.tasks = engine_->cache.entered();
-  result.remote_find_or_puts = remote_before_ + engine_->table->remote_find_or_puts();
-  result.round_trips = round_trips_before_ + engine_->table->round_trips();
+  result += look_ups_before_;
+  result += engine_->table->look_ups();
   result.table_bytes = engine_->table->bytes();
   result.cache_bytes = engine_->cache.bytes();
   result.collections = collections_;

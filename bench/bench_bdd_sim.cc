@@ -16,7 +16,10 @@
 //                        virtual time divided by the time of a round trip
 //   overlap              round_trips / dependent_round_trips
 //   remote_find_or_puts  find-or-puts in the parts of other processes
+//   owner_calls          calls to owners that execute look-ups (--operations_by=owner)
+//   look_ups_in_a_call   look-ups that such a call carries
 //   real_seconds         duration of the simulation
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
@@ -32,6 +35,7 @@
 #include "bench/support/flags.h"
 #include "bench/support/list_flag.h"
 #include "bench/support/network_flags.h"
+#include "bench/support/operations_flag.h"
 #include "bench/support/report.h"
 #include "bench/support/summary.h"
 #include "bench/support/virtual_cluster.h"
@@ -41,6 +45,8 @@ ABSL_FLAG(std::vector<std::string>, models, {}, "model files");
 ABSL_FLAG(std::vector<std::string>, strategies, (std::vector<std::string>{"bfs", "saturation"}),
           "bfs,chaining,saturation");
 ABSL_FLAG(std::string, processes, "32", "numbers of processes");
+ABSL_FLAG(cariama::OperationsBy, operations_by, cariama::OperationsBy::kAutomatic,
+          "who executes look-ups on shares that are not mapped: initiator, owner or auto");
 ABSL_FLAG(std::string, in_flight, "1,8,32,64,128", "look-ups of rank 0 in flight");
 ABSL_FLAG(uint64_t, table_kib, 1024, "size of the node table of a process in KiB");
 ABSL_FLAG(uint64_t, levels, 0, "stop the search after this number of levels; 0: no limit");
@@ -70,8 +76,7 @@ bdd::Strategy strategy_named(const std::string& name) {
 struct Outcome {
   SimTime time{0};
   uint64_t steps = 0;
-  uint64_t round_trips = 0;
-  uint64_t remote_find_or_puts = 0;
+  bdd::LookUpCounts look_ups;
 };
 
 Outcome simulate(const bdd::ModelFile& file, bdd::Strategy strategy, uint32_t processes,
@@ -85,6 +90,7 @@ Outcome simulate(const bdd::ModelFile& file, bdd::Strategy strategy, uint32_t pr
     options.table_bytes = options.max_table_bytes = absl::GetFlag(FLAGS_table_kib) << 10;
     options.cache_bytes = uint64_t{64} << 20;
     options.in_flight = in_flight;
+    options.look_ups = absl::GetFlag(FLAGS_operations_by);
     const auto manager = must(bdd::Manager::create(all, options));
     const bdd::Model model = load_model(*manager, file);
     const bdd::ManagerStatistics before = manager->statistics();
@@ -110,8 +116,13 @@ Outcome simulate(const bdd::ModelFile& file, bdd::Strategy strategy, uint32_t pr
     const bdd::ManagerStatistics after = manager->statistics();
     outcome.time = time;
     outcome.steps = after.tasks - before.tasks;
-    outcome.round_trips = after.round_trips - before.round_trips;
-    outcome.remote_find_or_puts = after.remote_find_or_puts - before.remote_find_or_puts;
+    const auto since = [&](uint64_t bdd::LookUpCounts::*count) {
+      outcome.look_ups.*count = after.*count - before.*count;
+    };
+    since(&bdd::LookUpCounts::remote_find_or_puts);
+    since(&bdd::LookUpCounts::round_trips);
+    since(&bdd::LookUpCounts::owner_look_ups);
+    since(&bdd::LookUpCounts::owner_calls);
   });
   if (!ran.ok()) fail(ran);
   return outcome;
@@ -140,19 +151,27 @@ int run() {
           params.set("strategy", name);
           params.set("processes", count);
           params.set("in_flight", depth);
+          params.set("operations_by",
+                     std::string(operations_by_name(absl::GetFlag(FLAGS_operations_by))));
           set_network_params(params);
           const auto row = [&](const char* what, double value, const char* unit) {
             report.row(what, params, summarize({value}), unit);
           };
           const double ns = static_cast<double>(outcome.time.count()) / 1000;
-          const auto trips = static_cast<double>(outcome.round_trips);
+          const auto trips = static_cast<double>(outcome.look_ups.round_trips);
           row("reach_seconds", ns * 1e-9, "s");
           row("steps", static_cast<double>(outcome.steps), "count");
           row("step_time", ns / static_cast<double>(outcome.steps), "ns");
           row("round_trips", trips, "count");
           row("dependent_round_trips", ns / round_trip, "count");
           row("overlap", trips * round_trip / ns, "ratio");
-          row("remote_find_or_puts", static_cast<double>(outcome.remote_find_or_puts), "count");
+          const bdd::LookUpCounts& counts = outcome.look_ups;
+          row("remote_find_or_puts", static_cast<double>(counts.remote_find_or_puts), "count");
+          row("owner_calls", static_cast<double>(counts.owner_calls), "count");
+          row("look_ups_in_a_call",
+              static_cast<double>(counts.owner_look_ups) /
+                  std::max(1.0, static_cast<double>(counts.owner_calls)),
+              "count");
           row("real_seconds", real.count(), "s");
         }
       }

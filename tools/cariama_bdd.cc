@@ -66,6 +66,8 @@ constexpr const char* kHelp =
     "  --cache MIB          limit for the operation cache, one for each host (default 256)\n"
     "  --remote             uses one-sided transfers for all parts of the table, as between hosts\n"
     "  --in-flight N        look-ups that a process has in flight between hosts (default 64)\n"
+    "  --look-ups BY        who executes look-ups between hosts: initiator (one-sided transfers),\n"
+    "                       owner (calls to the owner that carry many), or auto (default)\n"
     "  --ack-timeout MS     milliseconds after which a message between hosts is sent again "
     "(default\n"
     "                       67); a host that lets seven pass has failed\n"
@@ -133,8 +135,9 @@ std::string read(int argc, char** argv, Arguments& arguments) {
   const std::set<std::string> of_reach = {"--strategy", "--goal",       "--deadlocks",
                                           "--levels",   "--checkpoint", "--checkpoint-every",
                                           "--svg"};
-  const std::set<std::string> of_job = {"-n",       "--save",      "--quiet", "--json",
-                                        "--remote", "--in-flight", "--tasks", "--ack-timeout"};
+  const std::set<std::string> of_job = {"-n",         "--save",   "--quiet",
+                                        "--json",     "--remote", "--in-flight",
+                                        "--look-ups", "--tasks",  "--ack-timeout"};
   while (next < words.size() && error.empty()) {
     const std::string& word = words[next++];
     if (of_reach.count(word) != 0) arguments.of_reach = word;
@@ -182,6 +185,16 @@ std::string read(int argc, char** argv, Arguments& arguments) {
       arguments.manager.remote = true;
     } else if (word == "--in-flight") {
       arguments.manager.in_flight = static_cast<uint32_t>(number(word, 1, 1 << 16));
+    } else if (word == "--look-ups") {
+      const std::string text = value(word);
+      const auto by =
+          std::find_if(kAllOperationsBy.begin(), kAllOperationsBy.end(),
+                       [&](OperationsBy one) { return operations_by_name(one) == text; });
+      if (by != kAllOperationsBy.end()) {
+        arguments.manager.look_ups = *by;
+      } else if (error.empty()) {
+        error = "--look-ups needs auto, initiator or owner";
+      }
     } else if (word == "--ack-timeout") {
       arguments.fabric.ack_timeout = std::chrono::milliseconds(number(word, 1, 60'000));
     } else if (word == "--tasks") {

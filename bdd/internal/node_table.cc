@@ -51,6 +51,7 @@ absl::StatusOr<std::unique_ptr<NodeTable>> NodeTable::create(Collectives& all,
   of_table.buckets = std::bit_floor(std::max<uint64_t>(options.bytes, 1024) / kBucketBytes);
   of_table.max_chunks = options.long_probes ? 0 : kMaxChunks;
   of_table.force_remote = options.remote;
+  of_table.operations = options.look_ups;
   auto shared = Table::create(all, of_table, deadline);
   if (!shared.ok()) return shared.status();
   table->table_ = *std::move(shared);
@@ -253,10 +254,16 @@ uint64_t NodeTable::owned_nodes() const {
   return nodes_ != nullptr ? count_ : table_->local_size();
 }
 
-uint64_t NodeTable::round_trips() const {
-  if (access_ == nullptr) return 0;
+LookUpCounts NodeTable::look_ups() const {
+  LookUpCounts counts;
+  if (access_ == nullptr) return counts;
   const TableStatistics statistics = access_->statistics();
-  return statistics.remote_reads + statistics.find_round_trips + statistics.insert_round_trips;
+  counts.remote_find_or_puts = remote_;
+  counts.round_trips =
+      statistics.remote_reads + statistics.find_round_trips + statistics.insert_round_trips;
+  counts.owner_look_ups = statistics.owner_operations;
+  counts.owner_calls = statistics.owner_calls;
+  return counts;
 }
 
 absl::Status NodeTable::destroy(Deadline deadline) {

@@ -21,6 +21,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "bdd/edge.h"
+#include "bdd/look_up_counts.h"
 #include "dht/hash_table.h"
 #include "dsfabric/collectives.h"
 #include "dtutils/wait.h"
@@ -47,6 +48,7 @@ class NodeTable {
     // up to 131,072 buckets instead of 512 before it returns kFull.
     bool long_probes = false;
     uint32_t in_flight = 1;  // look-ups of the asynchronous functions and of batches, at least 1
+    OperationsBy look_ups = OperationsBy::kAutomatic;  // in parts that are not mapped
   };
   // Creates a table of a job, with the memory of its look-ups. Collective. Errors: those of
   // HashTable::create, HashTable::access, TableAccess::reserve and agree() (dht/agreement.h);
@@ -69,8 +71,8 @@ class NodeTable {
   }
   // Returns the index of `node`; puts the node into the table if the table does not contain it. On
   // a part that is not mapped it blocks for no round trip if the node is in the node cache, else
-  // for one to find the node or three to insert it, and one for each further chunk. Throws like
-  // read().
+  // for one if the owner executes it; by transfers for one to find the node or three to insert it,
+  // and one for each further chunk. Throws like read().
   [[nodiscard]] uint64_t find_or_put(const Node& node) {
     if (nodes_ == nullptr) return find_or_put_shared(node);
     const uint64_t hashed = hash(node);
@@ -127,11 +129,8 @@ class NodeTable {
   // Returns the number of nodes in this process's part. In a job it reads the whole part.
   [[nodiscard]] uint64_t owned_nodes() const;
   [[nodiscard]] uint64_t bytes() const { return bytes_; }
-  // Returns the number of find-or-puts in the parts of other processes.
-  [[nodiscard]] uint64_t remote_find_or_puts() const { return remote_; }
-  // In a job: returns the sum of the round trips of all look-ups. Look-ups that were in flight at
-  // the same time are counted one by one.
-  [[nodiscard]] uint64_t round_trips() const;
+  // Returns the counters of this process's look-ups; zeros after destroy().
+  [[nodiscard]] LookUpCounts look_ups() const;
   // In a job: returns the lowest rank whose part is mapped in this process.
   [[nodiscard]] uint32_t first_mapped() const { return first_mapped_; }
   // Frees the memory of a job's table after all processes have called destroy(). Collective;

@@ -73,16 +73,26 @@ struct JobKind {
   TaskModel model;
   bool remote;
   uint32_t in_flight;
+  OperationsBy look_ups = OperationsBy::kAutomatic;
+
+  void set(ManagerOptions& options) const {
+    options.remote = remote;
+    options.in_flight = in_flight;
+    options.look_ups = look_ups;
+  }
 };
-inline constexpr std::array<JobKind, 6> kJobKinds{{{TaskModel::kMigrating, false, 64},
-                                                   {TaskModel::kMigrating, true, 1},
-                                                   {TaskModel::kMigrating, true, 64},
-                                                   {TaskModel::kPool, false, 64},
-                                                   {TaskModel::kPool, true, 1},
-                                                   {TaskModel::kPool, true, 3}}};
+inline constexpr std::array<JobKind, 7> kJobKinds{
+    {{TaskModel::kMigrating, false, 64},
+     {TaskModel::kMigrating, true, 1},
+     {TaskModel::kMigrating, true, 64},
+     {TaskModel::kMigrating, true, 64, OperationsBy::kOwner},
+     {TaskModel::kPool, false, 64},
+     {TaskModel::kPool, true, 1},
+     {TaskModel::kPool, true, 3, OperationsBy::kOwner}}};
 inline std::ostream& operator<<(std::ostream& out, const JobKind& kind) {
   return out << (kind.model == TaskModel::kPool ? "pool" : "migrating")
-             << (kind.remote ? ", remote, " : ", mapped, ") << kind.in_flight << " in flight";
+             << (kind.remote ? ", remote, " : ", mapped, ") << kind.in_flight << " in flight"
+             << (kind.look_ups == OperationsBy::kOwner ? ", by owners" : "");
 }
 
 // Small sizes, so that tests are fast with sanitizers, too.

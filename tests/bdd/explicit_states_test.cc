@@ -283,8 +283,7 @@ TEST(ExplicitStates, AgreeInAJob) {
   for (const JobKind& kind : kJobKinds) {
     SCOPED_TRACE(kind);
     ManagerOptions options = small();
-    options.remote = kind.remote;
-    options.in_flight = kind.in_flight;
+    kind.set(options);
     with_job(2, kind.model, options, [](Manager& manager) { check_both(manager, kShort ? 1 : 2); });
   }
 }

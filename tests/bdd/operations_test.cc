@@ -199,8 +199,7 @@ TEST(Operations, AgreeInAJob) {
   for (const JobKind& kind : kJobKinds) {
     SCOPED_TRACE(kind);
     ManagerOptions options = small();
-    options.remote = kind.remote;
-    options.in_flight = kind.in_flight;
+    kind.set(options);
     with_job(2, kind.model, options, [](Manager& manager) {
       for (uint64_t seed = 1; seed <= 4; ++seed) check_logic(manager, seed);
       for (uint64_t seed = 1; seed <= 4; ++seed) check_relations(manager, seed);
@@ -214,6 +213,7 @@ TEST(Operations, AgreeInABatch) {
     ManagerOptions options = small();
     options.remote = true;
     options.in_flight = in_flight;
+    options.look_ups = in_flight == 2 ? OperationsBy::kInitiator : OperationsBy::kOwner;
     with_job(1, TaskModel::kMigrating, options, [](Manager& manager) {
       for (uint64_t seed = 1; seed <= (kShort ? 10 : 60); ++seed) check_logic(manager, seed);
       for (uint64_t seed = 1; seed <= (kShort ? 10 : 60); ++seed) check_relations(manager, seed);

@@ -103,8 +103,7 @@ TEST(Reachability, JobsOfEveryKindReachTheKnownNumbers) {
   for (const testing::JobKind& kind : testing::kJobKinds) {
     SCOPED_TRACE(kind);
     ManagerOptions options = medium();
-    options.remote = kind.remote;
-    options.in_flight = kind.in_flight;
+    kind.set(options);
     testing::with_job(2, kind.model, options, [&](Manager& manager) {
       expect_anchor(manager, kAnchors[0], Strategy::kSaturation);
       if (!testing::kShort && kind.in_flight > 1) {
