@@ -10,6 +10,7 @@
 #include <chrono>
 #include <optional>
 #include <span>
+#include <thread>
 
 #include "dsfabric/fabric.h"
 #include "dsfabric/quiescence.h"
@@ -147,6 +148,7 @@ struct TaskPool::Parts {
 
   Fabric& fabric;
   const internal::FabricUse use{fabric, "a TaskPool"};
+  const std::thread::id thread = std::this_thread::get_id();  // the worker
   PoolOptions options;
   const std::string name;  // prefix of the pool's keys in the exchange
   std::unique_ptr<PoolMemory> memory{};
@@ -283,6 +285,11 @@ absl::Status TaskPool::Parts::break_run(const absl::Status& status) {
 
 absl::Status TaskPool::run_first(const pool::internal::Kind& kind, std::byte* payload) {
   PoolWorker& worker = *parts_->worker;
+  if (parts_->thread != std::this_thread::get_id()) {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+                      "TaskPool::run() in a thread that has not created the pool",
+                      "call run() in the thread that called create(): it is the worker");
+  }
   if (worker.in_task()) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
                       "TaskPool::run() in a task", "use pool::call() or pool::spawn()");

@@ -582,8 +582,9 @@ class CARIAMA_TASKS_EXPORT TaskPool {
   // workers run its descendants. Blocks until all tasks have ended, and returns the result on every
   // rank. While the worker is idle, waits in sync() for a thief, or waits for the answer of a
   // victim, it runs the calls that arrive for its thread. Errors: ABORTED (the root task threw;
-  // the message has the exception's text); FAILED_PRECONDITION (the caller is a task, or this
-  // process passed another F than rank 0; the pool stays usable).
+  // the message has the exception's text); FAILED_PRECONDITION (the caller is a task, or not the
+  // thread that created the pool, or this process passed another F than rank 0; the pool stays
+  // usable).
   //
   // After the following errors every further run() returns the same error, and this worker leaves
   // the run: DEADLINE_EXCEEDED (a worker came later than PoolOptions::timeout, or tasks have not

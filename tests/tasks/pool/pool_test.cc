@@ -373,6 +373,10 @@ TEST(Pool, MisuseIsReported) {
         ::testing::Property(&std::exception::what, HasSubstr("outside of TaskPool::run()"));
     EXPECT_THAT([] { pool::spawn<leaf>(uint64_t{1}); }, Throws<std::logic_error>(outside));
     EXPECT_THAT([] { static_cast<void>(pool::sync<leaf>()); }, Throws<std::logic_error>(outside));
+    absl::Status elsewhere;
+    std::thread([&] { elsewhere = pool.run<leaf>(uint64_t{1}).status(); }).join();
+    EXPECT_TRUE(absl::IsFailedPrecondition(elsewhere)) << elsewhere;
+    EXPECT_EQ(pool.run<forgetful>(0).value_or(0), 42u);
   });
   EXPECT_THROW(pool::spawn<leaf>(uint64_t{1}), std::logic_error) << "outside of a run";
   EXPECT_THROW(static_cast<void>(pool::sync<leaf>()), std::logic_error);
