@@ -93,8 +93,7 @@ class OwnerCalls {
   struct CallsToOwner {
     std::deque<std::shared_ptr<Call>> unsent;                     // in order
     std::array<std::shared_ptr<Call>, kCallsInFlight> in_flight;  // nullptr: none
-    uint32_t skip =
-        0;  // so many times send() leaves the owner out, because the owner had no receive
+    uint32_t skip = 0;  // calls of send() that leave the owner out, since it had no receive
   };
 
   // Sends a call. Returns false if the owner has no receive posted for it.

@@ -1,11 +1,10 @@
 // A call with operations on the share of a hash table, as the owner executes it.
 //
 // A call that is refused changes nothing. Otherwise every operation has its answer: a put ends in a
-// bucket that has the key, or in none, and a read returns the words of its bucket.
+// bucket that has the key, or in none. No word that was set changes.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
 #include "dht/internal/owner_calls.h"
