@@ -1,10 +1,9 @@
 #include "dtutils/wait.h"
 
-#include <sched.h>
-
 #include <algorithm>
 
 #include "dtutils/internal/futex.h"
+#include "dtutils/internal/yield.h"
 
 namespace cariama {
 namespace {
@@ -39,8 +38,10 @@ class DefaultWaitHook final : public WaitHook {
       internal::cpu_relax();
       return false;
     }
-    sched_yield();
-    return round >= spin_rounds + kYieldRounds;
+    // A wait with a Sleeper then sleeps until its event.
+    if (round == spin_rounds && internal::yields_are_long()) return true;
+    internal::yield_core();
+    return round >= spin_rounds + kYieldRounds || internal::yields_are_long();
   }
 };
 

@@ -2,9 +2,9 @@
 #ifndef CARIAMA_DTUTILS_VERBS_SPIN_LOCK_H_
 #define CARIAMA_DTUTILS_VERBS_SPIN_LOCK_H_
 
-#include <sched.h>
-
 #include <atomic>
+
+#include "dtutils/internal/yield.h"
 
 namespace cariama::verbs {
 
@@ -15,7 +15,7 @@ class SpinLock {
   void lock() {
     while (locked_.exchange(true, std::memory_order_acquire)) {
       for (int spins = 0; locked_.load(std::memory_order_relaxed); ++spins) {
-        if (spins >= kSpinsBeforeYield) sched_yield();
+        if (spins >= kSpinsBeforeYield) internal::yield_core();
       }
     }
   }

@@ -5,12 +5,11 @@
 // (dtutils/doorbell.h): it arms its doorbell and its slot in the sleeper set of each of the P - 1
 // peers, re-checks for public entries, and sleeps. A worker that publishes entries wakes at most
 // one sleeper for each entry, and rank 0 wakes all workers when the run ends.
-#include <sched.h>
-
 #include <algorithm>
 #include <chrono>
 #include <string>
 
+#include "dtutils/internal/yield.h"
 #include "tasks/internal/idle_policy.h"
 #include "tasks/internal/worker.h"
 
@@ -115,7 +114,7 @@ void Worker::await_thief(uint64_t round) {
   }
   const auto now = steady_clock::now();
   if (round == kSpins) next_liveness_check_ = now + std::chrono::milliseconds(100);
-  sched_yield();
+  internal::yield_core();
   if (now >= next_liveness_check_) check_peers();
 }
 

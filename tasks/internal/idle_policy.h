@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "dtutils/internal/yield.h"
+
 namespace cariama::tasks {
 
 inline constexpr uint64_t kSpinRounds = 64;    // spins in rounds below this one
@@ -40,7 +42,7 @@ inline void idle_pause(uint64_t round, uint64_t most) {
     return;
   }
   if (round < kYieldRounds) {
-    sched_yield();
+    internal::yield_core();
     return;
   }
   // nanosleep() of 0 ns sleeps too: for the timer slack of the thread, by default 50 us.

@@ -1,7 +1,5 @@
 #include "tasks/internal/queue_pair_access.h"
 
-#include <sched.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -14,6 +12,7 @@
 #include "dtutils/error.h"
 #include "dtutils/exchange_connect.h"
 #include "dtutils/internal/peer_remedy.h"
+#include "dtutils/internal/yield.h"
 #include "dtutils/wait.h"
 #include "tasks/internal/peer_words.h"
 
@@ -282,7 +281,7 @@ absl::Status QueuePairAccess::await_answer(int peer) {
     const Done done = poll(peer);
     if (!done.status.ok()) return done.status;
     if (done.id != 0 || round < kSpins) continue;
-    sched_yield();  // the server may need this core
+    internal::yield_core();  // the server may need this core
     if (std::chrono::steady_clock::now() < next_liveness_check) continue;
     // This worker has no outstanding send that would fail if the server had died, so post a read.
     // Do not count it as a round trip of the waiting operation.

@@ -308,7 +308,7 @@ TEST(HashTableTest, ProcessesRaceForTheSameKeys) {
       race_of<2>(fabric, all, scale * 100'000 / kShrink, 2, kMapped);
       race_of<3>(fabric, all, scale * 20'000 / kShrink, 3, kMapped);
       for (const ShareAccess& way : kTransfers) {
-        race_of<2>(fabric, all, scale * 20'000 / kShrink, 4, way);
+        race_of<2>(fabric, all, scale * 10'000 / kShrink, 4, way);
       }
     });
   }
