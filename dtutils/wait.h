@@ -2,8 +2,9 @@
 //
 //   wait_until([&] { return flag.load(std::memory_order_acquire); }, deadline);
 //
-// The default hook spins, then yields, then sleeps if the wait has a Sleeper. A runtime that has
-// other work for a waiting thread (the task layer) installs its own hook.
+// The default hook spins, then yields, then sleeps if the wait has a Sleeper; where a yield takes
+// long, short sleeps take its place. A runtime that has other work for a waiting thread (the task
+// layer) installs its own hook.
 //
 // doorbell.h describes how a thread sleeps, and why no wake-up is lost.
 #ifndef CARIAMA_DTUTILS_WAIT_H_

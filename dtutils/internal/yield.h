@@ -7,10 +7,10 @@
 namespace cariama::internal {
 
 // Lets other threads run on the core of the calling thread, then returns: after microseconds if
-// these threads wait too. If they compute, a yield may cost a whole time slice (Linux 6.18 charges
-// one for each yield: 3 ms), in each step of an exchange of messages. A thread that wakes up from a
-// sleep gets its core back soon. So after a long yield the thread sleeps for about 70 us instead of
-// yielding, and tries to yield again after 50 ms.
+// these threads wait too. If they compute, a yield may cost a whole time slice (Linux 6.18: 4 ms
+// for more than a tenth of the yields), in any step of an exchange of messages. A thread that
+// wakes up from a sleep gets its core back soon. So after a long yield the thread sleeps for about
+// 80 us instead of yielding, and tries to yield again after 50 ms.
 CARIAMA_DTUTILS_EXPORT void yield_core();
 
 // Returns true while yield_core() sleeps in this thread: a wait that can sleep until an event
