@@ -222,9 +222,10 @@ TransmitQueue::Record* TransmitQueue::Lane::take_record() {
     Record& record = blocks[block][slot++];
     if (!record.busy.load(std::memory_order_acquire)) return &record;
   }
+  // First: after bad_alloc, `block` still names a block that exists.
+  blocks[count] = std::make_unique<Record[]>(kFirstRecords << count);
   block = count;
   slot = 1;
-  blocks[block] = std::make_unique<Record[]>(kFirstRecords << block);
   block_count.store(count + 1, std::memory_order_release);
   return &blocks[block][0];
 }
