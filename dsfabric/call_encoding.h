@@ -613,10 +613,10 @@ template <typename F>
 struct OutgoingCall {
   FunctionId id;
   uint8_t flags = 0;
-  // True: an answer, which is never refused. deferred_bytes limits calls only: if an answer were
-  // refused, its caller would wait forever. The number of calls that wait for answers limits the
-  // number of answers.
-  bool is_answer = false;
+  // True: neither deferred_bytes nor buffered_bytes limits the call, so it is not refused because of
+  // other calls. For calls that are not repeated and whose number has another limit: answers (the
+  // number of calls that wait for them), and those of internal/unlimited_call.h.
+  bool is_unlimited = false;
   NotifyTarget notify{};     // used if flags != 0
   size_t closure_bytes = 0;  // of closure and arguments, a multiple of 8
   const void* call = nullptr;

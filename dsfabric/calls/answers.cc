@@ -32,7 +32,7 @@ void Answers::write_outcome(uint32_t to, const NotifyTarget& target, CallOutcome
 }
 
 absl::Status Answers::send_answer(uint32_t to, OutgoingCall answer) {
-  answer.is_answer = true;
+  answer.is_unlimited = true;
   // Does not wait for credit: a service thread that reports a failure answers the calls that wait
   // for the failed process, and a waiting service thread returns no credits itself. An answer is
   // never refused.

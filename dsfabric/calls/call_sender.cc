@@ -161,7 +161,7 @@ absl::Status CallSender::await_transfer(Connection& connection, Synchronizer& do
 
 bool CallSender::reserve_buffer(const OutgoingCall& call) {
   const uint64_t bytes = sizeof(MessageHeader) + call.total();
-  if (!call.is_answer) return workers_.buffered().reserve(bytes);
+  if (!call.is_unlimited) return workers_.buffered().reserve(bytes);
   workers_.buffered().add(bytes);
   return true;
 }

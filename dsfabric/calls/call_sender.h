@@ -55,7 +55,7 @@ class CallSender {
   // Sends a call to worker `destination` (a global id), or, with kService, to the service of
   // `rank`. Never blocks inside of a call. Errors: OUT_OF_RANGE (no such thread), INVALID_ARGUMENT
   // (too long), UNAVAILABLE (the peer is dead, or the fabric was finalized), RESOURCE_EXHAUSTED
-  // (kFail; or deferred_bytes is used up).
+  // (kFail; or deferred_bytes is used up, unless the call is_unlimited).
   [[nodiscard]] absl::Status send(uint32_t rank, uint32_t destination, const OutgoingCall& call,
                                   WhenFull when_full = WhenFull::kRetry);
 

@@ -10,7 +10,7 @@
 #include "dsfabric/calls/running_call.h"
 #include "dsfabric/fabric/crash_report.h"
 #include "dsfabric/fabric/job_trace.h"
-#include "dsfabric/send_call.h"
+#include "dsfabric/internal/unlimited_call.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/start_thread.h"
 #include "dtutils/trace.h"
@@ -219,7 +219,7 @@ void FabricCore::send_death_notice(uint32_t dead, uint32_t to) {
   Fabric& fabric = job_->fabric();
   // May run in a service thread, so it must not block.
   static_cast<void>(attachments_.get<ControlTraffic>(fabric).sending(to, [&] {
-    return service_call<RetryAsync>(
+    return unlimited_service_call(
                fabric, to,
                [dead] {
                  const RunningCall& here = this_running_call;

@@ -6,6 +6,7 @@
 
 #include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/calls/workers.h"
+#include "dsfabric/internal/unlimited_call.h"
 #include "dsfabric/invocation/ask.h"
 #include "dsfabric/memory/remote_heap.h"
 #include "dsfabric/peers/fabric_memory.h"
@@ -163,9 +164,9 @@ absl::StatusOr<GlobalAddress> ask_for(Fabric& fabric, Rank rank, Deadline deadli
   // If the answer comes after the deadline, free the memory: the requester does not know it.
   const auto late = [&fabric, rank](const internal::Allocation& allocation) {
     if (allocation.code != 0) return;
-    static_cast<void>(service_call<RetryAsync>(fabric, rank, [address = allocation.place[0]] {
-      internal::heap_of(*running_fabric()).free(address);
-    }));
+    static_cast<void>(internal::unlimited_service_call(
+        fabric, rank,
+        [address = allocation.place[0]] { internal::heap_of(*running_fabric()).free(address); }));
   };
   auto question = internal::ask<internal::Allocation>(fabric, rank, deadline, late, call, args...);
   return address_from(fabric, rank, question.wait(deadline));
@@ -262,9 +263,9 @@ void RemoteMemory::free() {
   }
   // If this call cannot be sent, the owner is dead or the job has ended; then nothing needs to be
   // freed.
-  static_cast<void>(service_call<RetryAsync>(*fabric_, address.rank, [place = address.address] {
-    internal::heap_of(*running_fabric()).free(place);
-  }));
+  static_cast<void>(internal::unlimited_service_call(
+      *fabric_, address.rank,
+      [place = address.address] { internal::heap_of(*running_fabric()).free(place); }));
 }
 
 }  // namespace cariama

@@ -393,7 +393,7 @@ void Ports::finish(ArrivedMessage* unit) {
 
 bool Ports::defer(Connection& connection, const MessageHeader& header, const OutgoingCall& call) {
   const uint64_t bytes = sizeof header + call.total();
-  if (call.is_answer) {
+  if (call.is_unlimited) {
     deferred_.add(bytes);
   } else if (!deferred_.reserve(bytes)) {
     return false;

@@ -113,7 +113,7 @@ class Ports {
   // Ends the use of a receive unit: the unit can take the next message.
   void finish(ArrivedMessage* unit);
   // Defers a message until the connection has credit. Returns false if the process has deferred
-  // deferred_bytes already; an answer is never refused.
+  // deferred_bytes already; a call that is_unlimited is never refused.
   [[nodiscard]] bool defer(Connection& connection, const MessageHeader& header,
                            const OutgoingCall& call);
   // Drops the deferred messages to a failed peer.

@@ -6,7 +6,7 @@
 
 #include "dsfabric/function_table.h"
 #include "dsfabric/internal/call_source.h"
-#include "dsfabric/send_call.h"
+#include "dsfabric/internal/unlimited_call.h"
 #include "dtutils/error.h"
 #include "riutils/internal/fabric_channel.h"
 #include "riutils/internal/incoming_calls.h"
@@ -160,7 +160,7 @@ void Forwarder::report_failures() {
 // Reports a lost call to the process of its sender, once for each pair of origin and destination.
 void Forwarder::lose(uint32_t origin, uint32_t destination, const absl::Status& why) {
   if (reported_.contains({origin, destination})) return;
-  const CallResult told = service_call<RetryAsync>(
+  const CallResult told = unlimited_service_call(
       fabric_, origin,
       [destination](const std::string& text) {
         Fabric& fabric = *running_fabric();
