@@ -617,7 +617,10 @@ struct OutgoingCall {
   // other calls. For calls that are not repeated and whose number has another limit: answers (the
   // number of calls that wait for them), and those of internal/unlimited_call.h.
   bool is_unlimited = false;
-  NotifyTarget notify{};     // used if flags != 0
+  NotifyTarget notify{};  // used if flags != 0
+  // The handle by which a pending call of this process (calls/pending_calls.h) waits for this call's
+  // end, or 0. A channel that loses the call ends the pending call with an error.
+  uint64_t awaited = 0;
   size_t closure_bytes = 0;  // of closure and arguments, a multiple of 8
   const void* call = nullptr;
   void (*write_call)(const void* call, std::byte* at) = nullptr;

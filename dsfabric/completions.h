@@ -44,7 +44,8 @@
 //
 // Failures of `consumed`: INTERNAL (the function threw; the buffer could not be read),
 // INVALID_ARGUMENT (the destination found the arguments malformed), UNIMPLEMENTED (it does not know
-// the function), UNAVAILABLE (its process is dead).
+// the function), UNAVAILABLE (its process is dead); if a channel has failed while the call was
+// deferred, the error of the channel.
 #ifndef CARIAMA_DSFABRIC_COMPLETIONS_H_
 #define CARIAMA_DSFABRIC_COMPLETIONS_H_
 

@@ -52,7 +52,7 @@ class CARIAMA_DSFABRIC_EXPORT RemoteObject<Synchronizer> {
   // Returns OK, or the reason why one of the ended operations failed: INTERNAL (the call threw; the
   // word has no room for the text, which the process that ran the call has printed), UNIMPLEMENTED
   // (the destination rejected the call: it does not know the function, or the arguments are
-  // malformed), UNAVAILABLE (the process is dead).
+  // malformed), UNAVAILABLE (the process is dead), the error of a channel that lost the call.
   [[nodiscard]] absl::Status status() const;
   // Polls until no operation is left, and runs incoming calls meanwhile. Returns DEADLINE_EXCEEDED
   // if the deadline comes first.
@@ -69,6 +69,9 @@ class CARIAMA_DSFABRIC_EXPORT RemoteObject<Synchronizer> {
   // to which the destination writes the end of the call. Error: FAILED_PRECONDITION (more calls
   // than operations).
   [[nodiscard]] absl::StatusOr<NotifyTarget> expect(Rank rank);
+  // Returns the handle of the pending call that ends the operation of the last expect() if its call
+  // cannot run.
+  [[nodiscard]] uint64_t last_pending() const;
   // Cancels the last expect(). Returns false if the peer's failure has already counted the
   // operation down.
   [[nodiscard]] bool forget();
@@ -86,6 +89,9 @@ class RemoteObjectAccess {
   [[nodiscard]] static absl::StatusOr<NotifyTarget> expect(RemoteObject<Synchronizer>& object,
                                                            Rank rank) {
     return object.expect(rank);
+  }
+  [[nodiscard]] static uint64_t last_pending(const RemoteObject<Synchronizer>& object) {
+    return object.last_pending();
   }
   [[nodiscard]] static bool forget(RemoteObject<Synchronizer>& object) { return object.forget(); }
 };

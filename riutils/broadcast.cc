@@ -381,7 +381,9 @@ absl::Status BroadcastRoute::forward(Rank rank, const BroadcastPart& part,
       },
       payload);
   const auto& owning = owned(call);
-  return send(rank, OutgoingCall::of(owning)).status();
+  OutgoingCall outgoing = OutgoingCall::of(owning);
+  outgoing.awaited = part.handle;
+  return send(rank, outgoing).status();
 }
 
 std::shared_ptr<void> add_broadcast_route(ThreadContext& thread, BroadcastRoute& route) {

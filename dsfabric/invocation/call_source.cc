@@ -45,6 +45,11 @@ bool forget_answer(Fabric& fabric, Rank rank, uint64_t handle) {
   return answers_of(fabric).pending().take(handle, rank) != nullptr;
 }
 
+void fail_call(Fabric& fabric, Rank rank, uint64_t handle, const absl::Status& why) {
+  const auto call = answers_of(fabric).pending().take(handle, rank);
+  if (call != nullptr) call->complete(why, {});
+}
+
 void fail_routed_calls(Fabric& fabric, Rank rank, Rank router, const absl::Status& status) {
   answers_of(fabric).fail_routed(rank, router, status);
 }

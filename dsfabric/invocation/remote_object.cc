@@ -62,7 +62,7 @@ struct RemoteObject<Synchronizer>::State {
 
 namespace {
 
-// Ends an operation when its peer has failed.
+// Ends an operation when its peer has failed, or when its call was lost.
 template <typename State>
 class LostOperation final : public internal::PendingCall {
  public:
@@ -185,6 +185,10 @@ absl::StatusOr<NotifyTarget> RemoteObject<Synchronizer>::expect(Rank rank) {
           .add(rank, std::make_unique<LostOperation<State>>(state_, operation)),
       rank};
   return target;
+}
+
+uint64_t RemoteObject<Synchronizer>::last_pending() const {
+  return state_->pending[state_->taken - 1].handle;
 }
 
 bool RemoteObject<Synchronizer>::forget() {

@@ -54,6 +54,7 @@ absl::Status CallEnd::expect(Fabric& fabric, Rank rank, OutgoingCall& call, Rank
   if (written != nullptr) {
     auto target = RemoteObjectAccess::expect(*written, rank);
     if (!target.ok()) return target.status();
+    call.awaited = RemoteObjectAccess::last_pending(*written);
     call.flags = kCallNotify;
     call.notify = *target;
     reported_ = true;
@@ -69,6 +70,7 @@ absl::Status CallEnd::expect(Fabric& fabric, Rank rank, OutgoingCall& call, Rank
   call.notify.rank = fabric.rank();
   call.notify.handle = returns ? answers.expect_result(rank, std::move(pending), router)
                                : answers.pending().add(rank, std::move(pending), nullptr, router);
+  call.awaited = call.notify.handle;
   return absl::OkStatus();
 }
 

@@ -17,7 +17,8 @@ absl::Status Backlog::append(const OutgoingCall& call, EventReceiver& transmissi
     if (!memory.ok()) return memory.status();
     segments_.push_back({*std::move(memory)});
   }
-  if (transmission) transmissions_.push_back({appended_ + bytes, {}});  // may throw
+  const bool reports = transmission || call.awaited != 0;
+  if (reports) events_.push_back({appended_ + bytes, call.awaited, {}});  // may throw
   Segment& segment = segments_.back();
   std::byte* const at = segment.memory.get_buffer() + segment.end;
   const CallHeader header = call.header();
@@ -26,7 +27,7 @@ absl::Status Backlog::append(const OutgoingCall& call, EventReceiver& transmissi
   segment.end += bytes;
   bytes_ += bytes;
   appended_ += bytes;
-  if (transmission) transmissions_.back().done = std::move(transmission);
+  if (reports) events_.back().transmitted = std::move(transmission);
   return absl::OkStatus();
 }
 
@@ -57,9 +58,10 @@ bool Backlog::pop(const Run& run) {
   bytes_ -= run.bytes;
   popped_ += run.bytes;
   bool transmitted = false;
-  while (!transmissions_.empty() && transmissions_.front().at <= popped_) {
-    transmissions_.front().done.complete(absl::OkStatus());
-    transmissions_.pop_front();
+  for (; !events_.empty() && events_.front().at <= popped_; events_.pop_front()) {
+    const EventReceiver& event = events_.front().transmitted;
+    if (!event) continue;
+    event.complete(absl::OkStatus());
     transmitted = true;
   }
   if (segment.begin == segment.end) {
@@ -70,11 +72,16 @@ bool Backlog::pop(const Run& run) {
 }
 
 void Backlog::fail(const absl::Status& status) {
-  for (const Transmission& transmission : transmissions_) transmission.done.complete(status);
-  transmissions_.clear();
+  for (const Events& events : events_) events.transmitted.complete(status);
   for (Segment& segment : segments_) link_.free(std::move(segment.memory));
   segments_.clear();
   bytes_ = 0;
+}
+
+uint64_t Backlog::take_lost() {
+  uint64_t awaited = 0;
+  for (; awaited == 0 && !events_.empty(); events_.pop_front()) awaited = events_.front().awaited;
+  return awaited;
 }
 
 }  // namespace cariama::internal

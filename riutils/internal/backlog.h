@@ -38,7 +38,7 @@ class Backlog {
   [[nodiscard]] uint64_t bytes() const { return bytes_; }
 
   // Appends a call. `transmission` is completed when the call is published; it is moved from if the
-  // result is OK. Error: that of ChannelLink::allocate.
+  // result is OK. Error: that of ChannelLink::allocate. Throws std::bad_alloc, and appends nothing.
   [[nodiscard]] absl::Status append(const OutgoingCall& call, EventReceiver& transmission);
   // Returns the length of the first call, or 0 if there is none.
   [[nodiscard]] uint64_t front_bytes() const;
@@ -49,7 +49,10 @@ class Backlog {
   // were any. The allocator reuses its memory when the transport has finished with it.
   [[nodiscard]] bool pop(const Run& run);
   // Removes all calls, which will not be published; fails their transmissions with `status`.
+  // Requires: no call is appended later.
   void fail(const absl::Status& status);
+  // Returns OutgoingCall::awaited of a call that fail() has removed, each once; 0 if none is left.
+  [[nodiscard]] uint64_t take_lost();
 
  private:
   struct Segment {
@@ -57,15 +60,17 @@ class Backlog {
     uint64_t begin = 0;
     uint64_t end = 0;
   };
-  struct Transmission {
-    uint64_t at;  // end of the call, in bytes appended since the beginning
-    EventReceiver done;
+  // The events of a call.
+  struct Events {
+    uint64_t at;       // end of the call, in bytes appended since the beginning
+    uint64_t awaited;  // OutgoingCall::awaited
+    EventReceiver transmitted;
   };
 
   ChannelLink& link_;
   const size_t segment_bytes_;
   std::deque<Segment> segments_;
-  std::deque<Transmission> transmissions_;
+  std::deque<Events> events_;  // of the calls that have any; after fail(), of the lost calls
   uint64_t bytes_ = 0;
   uint64_t appended_ = 0;
   uint64_t popped_ = 0;

@@ -87,6 +87,15 @@ class ChannelLink {
   // Wakes threads that sleep until calls are transmitted. May resume coroutines of the calling
   // thread, which may send further calls: call it without a lock.
   virtual void tell_waiters() {}
+  // The channel has failed, and has lost a call: ends the pending call `awaited`
+  // (OutgoingCall::awaited) with the error. Called without a lock.
+  virtual void lost(uint64_t awaited, const absl::Status& why) {
+    static_cast<void>(awaited);
+    static_cast<void>(why);
+  }
+  // The channel has failed with deferred calls, which are lost. Called with the channel's mutex
+  // locked.
+  virtual void failed_with_calls() {}
   // Allocates registered memory for deferred calls.
   [[nodiscard]] virtual absl::StatusOr<RDMAMemory> allocate(size_t bytes) = 0;
   virtual void free(RDMAMemory&& memory) = 0;

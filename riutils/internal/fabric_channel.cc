@@ -262,6 +262,13 @@ bool FabricChannel::wait(const std::function<bool()>& condition, Deadline deadli
 }
 void FabricChannel::drain_later() { runtime_.drain_later(this); }
 void FabricChannel::tell_waiters() { internal::tell_waiters(fabric_); }
+void FabricChannel::lost(uint64_t awaited, const absl::Status& why) {
+  fail_call(fabric_, rank_, awaited, why);
+}
+void FabricChannel::failed_with_calls() {
+  // The processes that wait for the end of forwarded calls are told by the forwarder.
+  if (user_ == ChannelUser::kForwarder) runtime_.forwarding_failed(index_);
+}
 absl::StatusOr<RDMAMemory> FabricChannel::allocate(size_t bytes) {
   return fabric_.memory().allocate(bytes);
 }

@@ -50,6 +50,8 @@ class FabricChannel final : public OutgoingChannel,
   [[nodiscard]] bool wait(const std::function<bool()>& condition, Deadline deadline) override;
   void drain_later() override;
   void tell_waiters() override;
+  void lost(uint64_t awaited, const absl::Status& why) override;
+  void failed_with_calls() override;
   [[nodiscard]] uint64_t trace_stream() const override {
     return trace_stream_of(fabric_.rank(), serial_);
   }

@@ -151,7 +151,8 @@ void Forwarder::forward(const RoutedHead& head, IncomingCall& call) {
 void Forwarder::report_failures() {
   for (const auto& [name, entry] : entries_) {
     const Rank rank = entry.channel->rank();
-    const absl::Status status = fabric_.peer_status(rank);
+    absl::Status status = fabric_.peer_status(rank);
+    if (status.ok()) status = entry.channel->sender().failure();
     if (status.ok()) continue;
     for (const uint32_t origin : entry.origins) lose(origin, rank, status);
   }

@@ -62,8 +62,8 @@ class Forwarder {
   void flush() {
     if (!touched_.empty()) flush_touched();
   }
-  // A process has failed: tells the senders of calls that were forwarded to it that these may be
-  // lost.
+  // A process or a forwarding channel has failed: tells the senders of calls that were forwarded to
+  // the process that these may be lost.
   void report_failures();
   // Destroys the channels.
   void disconnect();

@@ -310,8 +310,13 @@ void IncomingCalls::peer_died(uint32_t rank) {
     const std::lock_guard lock(mutex_);
     dead_[rank] = true;
     any_dead_.store(true, std::memory_order_release);
-    new_dead_.store(true, std::memory_order_release);
+    new_failures_.store(true, std::memory_order_release);
   }
+  static_cast<void>(wake_worker(fabric_, fabric_.rank(), index_));
+}
+
+void IncomingCalls::forwarding_failed() {
+  new_failures_.store(true, std::memory_order_release);
   static_cast<void>(wake_worker(fabric_, fabric_.rank(), index_));
 }
 
@@ -456,8 +461,8 @@ size_t IncomingCalls::run(size_t most) {
     ended |= channel.receiver.ended();
   }
   forwarder_.flush();
-  if (new_dead_.load(std::memory_order_relaxed) &&
-      new_dead_.exchange(false, std::memory_order_acquire)) [[unlikely]] {
+  if (new_failures_.load(std::memory_order_relaxed) &&
+      new_failures_.exchange(false, std::memory_order_acquire)) [[unlikely]] {
     forwarder_.report_failures();
   }
   if (count != 0) calls_run_.add(count);

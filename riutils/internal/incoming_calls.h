@@ -89,6 +89,8 @@ class IncomingCalls final : public CallSource {
   // Called when process `rank` has failed. The worker's thread runs the calls that the process has
   // published; then the chunks are freed.
   void peer_died(uint32_t rank);
+  // Called when a channel of the forwarder has lost calls. Never blocks.
+  void forwarding_failed();
   [[nodiscard]] uint64_t consumed_bytes(uint32_t rank);
   // Destroys the objects that refer to connections. No thread runs calls any more.
   void disconnect() {
@@ -154,7 +156,7 @@ class IncomingCalls final : public CallSource {
   std::map<uint32_t, uint64_t> consumed_before_;  // rank → bytes of ended channels
   std::map<uint32_t, bool> dead_;
   std::atomic<bool> any_dead_{false};
-  std::atomic<bool> new_dead_{false};  // since the last run()
+  std::atomic<bool> new_failures_{false};  // of processes or forwarding channels, since run()
 
   IncomingMap<Entry> map_;
   // Used only by the thread that runs the worker's calls.

@@ -47,6 +47,7 @@ RingSender::~RingSender() {
                     "the channel to " + peer_ + " was destroyed before it published this call"));
     fail_transmitted();
   }
+  fail_lost_calls();
   // The READ in flight refers to consumed_. It completes or fails.
   if (consumed_.is_reading()) consumed_.wait(*path_->transmitter);
 }
@@ -64,6 +65,7 @@ void RingSender::fail(absl::Status status) {
   failure_ = std::move(status);
   failed_.store(true, std::memory_order_release);
   must_tell_waiters_.store(true, std::memory_order_release);
+  if (!backlog_.empty()) link_.failed_with_calls();
   backlog_.fail(failure_);
   // While the window is open, the owner uses transmitted_ without mutex_, and fails them itself.
   if (!window_open_) fail_transmitted();
@@ -114,7 +116,18 @@ void RingSender::close(const absl::Status& why) {
 }
 
 void RingSender::tell_waiters() {
-  if (must_tell_waiters_.exchange(false, std::memory_order_acq_rel)) link_.tell_waiters();
+  if (!must_tell_waiters_.exchange(false, std::memory_order_acq_rel)) return;
+  if (failed_.load(std::memory_order_acquire)) fail_lost_calls();
+  link_.tell_waiters();
+}
+
+void RingSender::fail_lost_calls() {
+  const auto next = [&] {
+    const std::lock_guard lock(mutex_);
+    return state_ == ChannelState::kFailed ? backlog_.take_lost() : 0;
+  };
+  // failure_ does not change any more.
+  while (const uint64_t awaited = next()) link_.lost(awaited, failure_);
 }
 
 // ---- The window ---------------------------------------------------------------------------------
@@ -489,6 +502,11 @@ bool RingSender::look_for_room(uint64_t deferred_before) {
 ChannelState RingSender::state() const {
   const std::lock_guard lock(mutex_);
   return state_;
+}
+
+absl::Status RingSender::failure() const {
+  const std::lock_guard lock(mutex_);
+  return state_ == ChannelState::kFailed ? failure_ : absl::OkStatus();
 }
 
 Arrival RingSender::arrival() const {

@@ -89,13 +89,13 @@ enum class ChannelState : uint8_t {
 }
 
 // Only the owner may use it, with these exceptions: any thread may call drain(), state(),
-// arrival(), statistics(), accepted_bytes(), is_released(), peer_died() and close(). `link` must
+// failure(), arrival(), statistics(), accepted_bytes(), is_released(), peer_died() and close(). `link` must
 // outlive it.
 class RingSender final : public ChannelSender {
  public:
   // `peer` names the destination in error texts.
   RingSender(ChannelLink& link, const MessengerOptions& options, std::string peer);
-  // Discards calls that are not published; their Synchronizers fail with CANCELLED. Blocks until a
+  // Discards calls that are not published; their completions fail with CANCELLED. Blocks until a
   // READ in flight has ended.
   ~RingSender();
 
@@ -130,6 +130,8 @@ class RingSender final : public ChannelSender {
   [[nodiscard]] bool is_released() const;
 
   [[nodiscard]] ChannelState state() const;
+  // Returns the reason why the channel has failed, or OK.
+  [[nodiscard]] absl::Status failure() const;
   // kAuto until the path to the receiver is known.
   [[nodiscard]] Arrival arrival() const;
   // Returns the number of bytes of calls accepted so far, including deferred calls.
@@ -145,8 +147,8 @@ class RingSender final : public ChannelSender {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  // Wakes the threads that wait for objects of transmitted_. Declare it before the lock: its
-  // destructor then runs after the mutex is unlocked.
+  // Wakes the threads that wait for objects of transmitted_, and ends lost calls. Declare it before
+  // the lock: its destructor then runs after the mutex is unlocked.
   class TellWaiters {
    public:
     explicit TellWaiters(RingSender& sender) : sender_(sender) {}
@@ -256,6 +258,9 @@ class RingSender final : public ChannelSender {
   void wake_drain_thread();
   // Called without mutex_.
   void tell_waiters();
+  // Ends the calls of this process that wait for the end of a lost call. Called without mutex_: an
+  // ended call may send others.
+  void fail_lost_calls();
   // The condition on which send_slowly() waits. Locks mutex_. Returns true if there may be room
   // now, or if the channel has failed or ended. Moves deferred calls into chunks.
   // `deferred_before`: bytes of deferred calls when the wait began.
@@ -329,7 +334,7 @@ class RingSender final : public ChannelSender {
   bool drain_requested_ = false;            // the drain thread will call drain()
   std::vector<EventReceiver> transmitted_;  // completed when the batch is published
   // An object of transmitted_ or of a deferred call was completed: threads that wait for it must be
-  // woken.
+  // woken. Or the channel has failed: the calls that wait for lost ones must be ended.
   std::atomic<bool> must_tell_waiters_{false};
   std::chrono::steady_clock::time_point batch_since_{};
   MessengerStatistics counts_;

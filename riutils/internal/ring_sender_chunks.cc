@@ -23,6 +23,7 @@ constexpr std::chrono::milliseconds kMostPause{1000};
 // ---- Requests -----------------------------------------------------------------------------------
 
 absl::Status RingSender::setup() {
+  const TellWaiters tell(*this);
   Lock lock(mutex_);
   if (absl::Status refused = refusal(); !refused.ok()) return refused;
   if (!chunks_.none()) return absl::OkStatus();

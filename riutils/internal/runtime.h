@@ -103,6 +103,10 @@ class Runtime final : public CallSourceRegistry {
     return incoming_[index]->forwarder();
   }
 
+  // A forwarding channel of worker `index` has lost calls. The worker's thread reports that to the
+  // senders. Never blocks.
+  void forwarding_failed(ThreadIndex index) { incoming_[index]->forwarding_failed(); }
+
   [[nodiscard]] uint64_t next_serial() { return next_serial_.fetch_add(1); }
   // For simulations, in which a drain thread would act in real time: makes the runtime start no
   // drain thread. The caller calls drain_once() repeatedly instead, in one thread at a time.

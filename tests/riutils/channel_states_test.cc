@@ -222,6 +222,37 @@ TEST_P(ChannelStates, ACallThatFindsNoRoomReportsAFailedReceiver) {
   EXPECT_EQ(rig.sender().state(), ChannelState::kFailed);
 }
 
+// Each deferred call of a failed channel is reported once, if a call waits for its end.
+TEST_P(ChannelStates, AFailedChannelReportsTheCallsThatItHasLost) {
+  ChannelRig rig(GetParam(), small_chunks(1, 1));
+  fill_a_chunk(rig);
+  for (const uint64_t awaited : {7, 0, 9}) {
+    const auto call = make_call(Logged{next_++});
+    OutgoingCall outgoing = OutgoingCall::of(call);
+    outgoing.awaited = awaited;
+    internal::EventReceiver nothing;
+    ASSERT_TRUE(rig.sender().send_slowly(outgoing, kDefer, false, nothing).ok());
+  }
+  EXPECT_TRUE(rig.lost_calls.empty());
+  rig.sender().close(absl::UnavailableError("the end"));
+  EXPECT_EQ(rig.lost_calls, (std::vector<uint64_t>{7, 9}));
+  EXPECT_FALSE(rig.sender().flush().ok());
+  EXPECT_EQ(rig.lost_calls.size(), 2u);
+}
+
+TEST_P(ChannelStates, AFailedChannelReportsNoCallThatItHasPublished) {
+  ChannelRig rig(GetParam(), small_chunks(1, 1));
+  fill_a_chunk(rig);
+  const auto call = make_call(Logged{next_++});
+  OutgoingCall outgoing = OutgoingCall::of(call);
+  outgoing.awaited = 7;
+  internal::EventReceiver nothing;
+  ASSERT_TRUE(rig.sender().send_slowly(outgoing, kDefer, false, nothing).ok());
+  ASSERT_TRUE(rig.receive_all());
+  rig.sender().close(absl::UnavailableError("the end"));
+  EXPECT_TRUE(rig.lost_calls.empty());
+}
+
 // A thread may sleep until a deferred call is transmitted, while other calls stay deferred.
 TEST_P(ChannelStates, WaitersLearnThatADeferredCallWasTransmitted) {
   ChannelRig rig(GetParam(), small_chunks(1, 1));

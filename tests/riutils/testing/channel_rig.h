@@ -19,6 +19,7 @@
 
 #include "dtutils/allocators/general_allocator.h"
 #include "dtutils/transmitter.h"
+#include "gtest/gtest.h"
 #include "riutils/internal/channel_link.h"
 #include "riutils/internal/channel_receiver.h"
 #include "riutils/internal/incoming_map.h"
@@ -84,6 +85,7 @@ class ChannelRig final : public internal::ChannelLink, public internal::Receiver
   uint64_t last_push = 0;
   uint64_t wakes = 0;
   uint64_t told = 0;  // number of times that waiters were woken for transmitted calls
+  std::vector<uint64_t> lost_calls;  // the pending calls of calls that the channel has lost
   uint64_t announcements = 0;
   uint64_t waits = 0;  // of the sender
   std::vector<std::string> breaks;
@@ -112,6 +114,10 @@ class ChannelRig final : public internal::ChannelLink, public internal::Receiver
   [[nodiscard]] bool wait(const std::function<bool()>& condition, Deadline deadline) override;
   void drain_later() override { drain_wanted = true; }
   void tell_waiters() override { ++told; }
+  void lost(uint64_t awaited, const absl::Status& why) override {
+    EXPECT_FALSE(why.ok());
+    lost_calls.push_back(awaited);
+  }
   absl::StatusOr<RDMAMemory> allocate(size_t bytes) override;
   void free(RDMAMemory&& memory) override;
 
