@@ -289,10 +289,13 @@ absl::Status RingSender::flush() {
     fail_transmitted();
     return failure_;
   }
-  if (!window_open_) return {};  // the slow path that closed the window has flushed the batch
+  if (!path_.has_value()) return {};  // no chunk, no batch
+  // The window may be closed with a batch: a call that ran while setup() waited has begun the batch,
+  // or an exception has left send_slowly().
+  const bool was_open = window_open_;
   close_window();
   absl::Status status = flush_batch(path_->transmitter, cause_unless_old("publish: flush()"));
-  open_window();
+  if (was_open) open_window();
   return status;
 }
 

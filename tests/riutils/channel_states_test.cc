@@ -222,6 +222,22 @@ TEST_P(ChannelStates, ACallThatFindsNoRoomReportsAFailedReceiver) {
   EXPECT_EQ(rig.sender().state(), ChannelState::kFailed);
 }
 
+// A call that runs while setup() waits may batch another one, which flush() then publishes.
+TEST_P(ChannelStates, FlushPublishesABatchThatWasBegunDuringSetup) {
+  ChannelRig rig(GetParam(), small_chunks(1, 2));
+  rig.grants_late = true;
+  rig.on_wait = [&] {
+    rig.grants_late = false;
+    ASSERT_TRUE(rig.sender().send<true>(make_call(Logged{next_}), kDefer).ok());
+    ++next_;
+  };
+  ASSERT_TRUE(rig.sender().setup().ok());
+  ASSERT_EQ(next_, 1u);
+  ASSERT_TRUE(rig.sender().flush().ok());
+  ASSERT_TRUE(rig.receive_all());
+  expect_all_run();
+}
+
 // Each deferred call of a failed channel is reported once, if a call waits for its end.
 TEST_P(ChannelStates, AFailedChannelReportsTheCallsThatItHasLost) {
   ChannelRig rig(GetParam(), small_chunks(1, 1));

@@ -258,6 +258,7 @@ bool ChannelRig::wait(const std::function<bool()>& condition, Deadline deadline)
       return false;
     }
     poll();
+    if (const auto once = std::exchange(on_wait, nullptr)) once();
     if (!polls_while_waiting) continue;
     if (receiver_ != nullptr) receiver_->run(3);
     if (drain_wanted) drain();

@@ -99,6 +99,7 @@ class ChannelRig final : public internal::ChannelLink, public internal::Receiver
   uint64_t grants_left = UINT64_MAX;  // number of chunks that the receiver still grants
   uint32_t most_per_grant = UINT32_MAX;
   std::function<void()> on_obtain;  // called while the sender obtains chunks
+  std::function<void()> on_wait;    // called once, while the sender waits
   bool grants_late = false;         // requests for chunks are not answered while this is set
 
   // ---- ChannelLink
