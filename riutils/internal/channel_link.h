@@ -65,6 +65,10 @@ class ChannelLink {
   [[nodiscard]] virtual std::optional<absl::StatusOr<std::vector<Chunk>>> obtain(
       uint32_t count, uint64_t bytes) = 0;
 
+  // Returns the reason why obtain() returned nullopt although the chunks were granted, or OK: this
+  // process cannot map them now. obtain() tries again.
+  [[nodiscard]] virtual absl::Status unmapped() const { return absl::OkStatus(); }
+
   // Arrival::kEvent: sends an event behind all transfers posted so far; it reports to the receiver
   // that `words` more 8-byte words have arrived. Never blocks.
   virtual void announce(uint64_t words) = 0;

@@ -1,6 +1,7 @@
 #include "riutils/internal/fabric_channel.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <new>
@@ -19,6 +20,10 @@ namespace {
 // An event contains the channel's number and the number of words that have arrived.
 constexpr uint64_t kMostWords = (1u << 16) - 1;
 constexpr uint32_t kNumberShift = 16;
+
+// Time after which the mapping of granted chunks is tried again. Each attempt asks the receiver's
+// process for the descriptor.
+constexpr std::chrono::milliseconds kMapPause{10};
 
 }  // namespace
 
@@ -146,8 +151,9 @@ std::optional<absl::StatusOr<std::vector<ChannelLink::Chunk>>> FabricChannel::ob
     if (!answer->ok()) return answer->status();
     received_ = **answer;
   }
-  // The receiver has these chunks: without memory to record them, the answer stays for the next
-  // call.
+  // The receiver has these chunks: without memory or descriptors to record them, the answer stays
+  // for the next call.
+  if (!unmapped_.ok() && std::chrono::steady_clock::now() < map_again_) return std::nullopt;
   try {
     absl::Status usable = check_grant(*received_, asked_count_, asked_bytes_, fabric_.label(rank_));
     if (!usable.ok()) {
@@ -157,6 +163,12 @@ std::optional<absl::StatusOr<std::vector<ChannelLink::Chunk>>> FabricChannel::ob
     if (!granted_) number_ = received_->number;
     granted_ = true;
     auto chunks = recorded(*received_);
+    if (absl::IsResourceExhausted(chunks.status())) {
+      unmapped_ = chunks.status();
+      map_again_ = std::chrono::steady_clock::now() + kMapPause;
+      return std::nullopt;
+    }
+    unmapped_ = absl::OkStatus();
     received_.reset();
     return chunks;
   } catch (const std::bad_alloc&) {
@@ -191,9 +203,14 @@ absl::StatusOr<std::vector<ChannelLink::Chunk>> FabricChannel::recorded(const Ch
     if (arrival_ == Arrival::kMapped) {
       chunk.mapped = map(chunk.remote);
       if (chunk.mapped == nullptr) {
-        return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-                          "a chunk of " + fabric_.label(rank_) + " cannot be mapped",
-                          peer_remedy(PeerRemedy::kEnded));
+        if (absl::Status failed = fabric_.peer_status(rank_); !failed.ok()) return failed;
+        // The peer's death is detected soon after its memory cannot be mapped.
+        return make_error(
+            absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
+            "a chunk of " + fabric_.label(rank_) +
+                " cannot be mapped: this process lacks descriptors or address space, "
+                "or the other process has ended",
+            "raise ulimit -n or ulimit -v; " + std::string(peer_remedy(PeerRemedy::kEnded)));
       }
     }
     chunks.push_back(chunk);

@@ -3,6 +3,7 @@
 #define CARIAMA_RIUTILS_INTERNAL_FABRIC_CHANNEL_H_
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -43,6 +44,7 @@ class FabricChannel final : public OutgoingChannel,
   [[nodiscard]] std::optional<absl::StatusOr<Path>> open() override;
   [[nodiscard]] std::optional<absl::StatusOr<std::vector<Chunk>>> obtain(uint32_t count,
                                                                          uint64_t bytes) override;
+  [[nodiscard]] absl::Status unmapped() const override { return unmapped_; }
   void announce(uint64_t words) override;
   void ring() override;
   [[nodiscard]] absl::Status status() const override;
@@ -78,6 +80,8 @@ class FabricChannel final : public OutgoingChannel,
   // Sends the request for chunks unless it is in flight, and returns the answer, or nullopt until
   // it has come.
   [[nodiscard]] std::optional<absl::StatusOr<ChunkAnswer>> ask();
+  // Returns the granted chunks, mapped if they arrive so. Error: this process cannot map one of them;
+  // UNAVAILABLE (the peer).
   [[nodiscard]] absl::StatusOr<std::vector<Chunk>> recorded(const ChunkAnswer& answer);
   [[nodiscard]] std::byte* map(const RemoteMemoryLocator& remote);
   bool post_announcements();
@@ -102,7 +106,10 @@ class FabricChannel final : public OutgoingChannel,
   std::unique_ptr<Question<ChunkAnswer>> asked_;
   uint32_t asked_count_ = 0;  // the number of chunks in the last request, and the bytes of each
   uint64_t asked_bytes_ = 0;
-  std::optional<ChunkAnswer> received_;  // a grant that is not recorded yet: memory was exhausted
+  // A grant that is not recorded yet: memory or descriptors were exhausted.
+  std::optional<ChunkAnswer> received_;
+  absl::Status unmapped_;  // the reason why a chunk of received_ could not be mapped
+  std::chrono::steady_clock::time_point map_again_{};
   uint32_t number_ = 0;
   bool granted_ = false;
   std::atomic<uint64_t> unannounced_{0};

@@ -232,6 +232,8 @@ class RingSender final : public ChannelSender {
   // which has a chunk for a call of `bytes` bytes. Returns false if an answer is outstanding, or if
   // another thread is inside the link. After an error, no more chunks are wanted.
   [[nodiscard]] absl::StatusOr<bool> poll_requests(Lock& lock, uint64_t bytes);
+  // No more chunks can be had now: lets the channel continue with those that it has, for a while.
+  void grow_later();
   [[nodiscard]] absl::Status take_path(const ChannelLink::Path& path);
   void take_grant(std::vector<ChannelLink::Chunk> grant);
   // Called by the owner: requests chunks and waits for them, at most options_.timeout. `bytes`:

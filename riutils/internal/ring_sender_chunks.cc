@@ -76,18 +76,26 @@ absl::StatusOr<bool> RingSender::poll_requests(Lock& lock, uint64_t bytes) {
       status = grant->status();
       if (status.ok()) take_grant(**std::move(grant));
     } else {
-      return false;
+      // The chunks of the answer cannot be mapped now: continue with those that can. The answer is
+      // still outstanding.
+      if (link_.unmapped().ok() || chunks_.lacks(bytes)) return false;
+      grow_later();
+      return true;
     }
   }
   if (status.ok()) return true;
   chunks_.want_no_more();
   // The receiver has no memory for more chunks now: continue with the chunks that were granted.
   if (absl::IsResourceExhausted(status) && !chunks_.lacks(bytes)) {
-    chunks_.limit_until(std::chrono::steady_clock::now() +
-                        std::clamp(options_.timeout, kLeastPause, kMostPause));
+    grow_later();
     return true;
   }
   return status;
+}
+
+void RingSender::grow_later() {
+  chunks_.limit_until(std::chrono::steady_clock::now() +
+                      std::clamp(options_.timeout, kLeastPause, kMostPause));
 }
 
 absl::Status RingSender::take_path(const ChannelLink::Path& path) {
@@ -130,6 +138,7 @@ absl::Status RingSender::await_chunks(Lock& lock, uint64_t bytes) {
       granted = make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
                            peer_ + " did not grant chunks in time",
                            "let its process run, or raise timeout");
+      if (!in_link_ && !link_.unmapped().ok()) granted = link_.unmapped();
     }
   }
   close_window();  // incoming calls that this thread ran while it waited may have opened it

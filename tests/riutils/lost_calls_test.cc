@@ -24,10 +24,8 @@ class WindowOfLost : public internal::ChannelSender {
 class LostCalls : public ::testing::Test {
  protected:
   static MessengerOptions one_chunk() {
-    return {.first_chunk_bytes = 1024,
-            .chunks_per_request = 1,
-            .max_chunks = 1,
-            .chunk_bytes = 1024};
+    return {
+        .first_chunk_bytes = 1024, .chunks_per_request = 1, .max_chunks = 1, .chunk_bytes = 1024};
   }
 
   // Runs `lose(fabric)` in rank 0.
