@@ -106,7 +106,8 @@ class CARIAMA_DSFABRIC_EXPORT Collectives {
   // Errors of all operations: DEADLINE_EXCEEDED, UNAVAILABLE (failed processes; the fabric was
   // finalized), FAILED_PRECONDITION (participants disagree about the operation; the caller is not a
   // worker; another operation of the same participant is in progress), RESOURCE_EXHAUSTED
-  // (deferred_bytes).
+  // (deferred_bytes), INVALID_ARGUMENT (the result, with all_gather the values of all participants,
+  // takes more than 64 MiB; at all participants, and the operation does not count).
 
   // Blocks until every participant has called barrier().
   [[nodiscard]] absl::Status barrier(Deadline deadline);

@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <exception>
-#include <span>
 #include <utility>
 
 #include "dsfabric/bootstrap/fabric_job.h"
@@ -17,7 +15,6 @@
 #include "dsfabric/peer_error.h"
 #include "dsfabric/peers/connect_deadline.h"
 #include "dsfabric/send_call.h"
-#include "dsfabric/serializer.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/peer_remedy.h"
 #include "dtutils/trace.h"
@@ -31,7 +28,9 @@ constexpr size_t kAround = 128;
 static_assert(sizeof(MessageHeader) + sizeof(CallHeader) + sizeof(CollectivePacket) +
                   sizeof(uint64_t) + 8 <=
               kAround);
-constexpr uint64_t kMaxParcel = uint64_t{64} << 20;
+constexpr uint64_t kMaxResult = uint64_t{64} << 20;
+// A parcel also has the ranks that are left out, and an error that may name them.
+constexpr uint64_t kMaxParcel = kMaxResult + (uint64_t{16} << 20);
 // Limits of the search for participants that have not entered: time of each round, number of
 // rounds, number of names.
 constexpr std::chrono::milliseconds kSearch{250};
@@ -55,41 +54,6 @@ std::shared_ptr<CollectiveGroup> find_group(Fabric& fabric, uint32_t id) {
 }
 
 }  // namespace
-
-// ---- Parcels ------------------------------------------------------------------------------------
-
-std::string CollectiveParcel::save() const {
-  std::string out;
-  save_value(out, static_cast<uint32_t>(status.code()));
-  save_value(out, static_cast<uint32_t>(error_scope(status)));
-  save_value(out, std::string(status.message()));
-  save_value(out, left_out);
-  save_value(out, bytes);
-  return out;
-}
-
-std::optional<CollectiveParcel> CollectiveParcel::load(std::string_view bytes) {
-  try {
-    auto in = std::as_bytes(std::span(bytes));
-    const auto code = load_value<uint32_t>(in);
-    const auto scope = load_value<uint32_t>(in);
-    const auto text = load_value<std::string>(in);
-    if (code > static_cast<uint32_t>(absl::StatusCode::kUnauthenticated) ||
-        scope > static_cast<uint32_t>(ErrorScope::kProcess)) {
-      return std::nullopt;
-    }
-    CollectiveParcel parcel;
-    if (code != 0) {
-      parcel.status =
-          make_error(static_cast<absl::StatusCode>(code), static_cast<ErrorScope>(scope), text);
-    }
-    parcel.left_out = load_value<std::vector<uint32_t>>(in);
-    parcel.bytes = load_value<std::string>(in);
-    return parcel;
-  } catch (const std::exception&) {
-    return std::nullopt;
-  }
-}
 
 // ---- The tree -----------------------------------------------------------------------------------
 
@@ -492,6 +456,15 @@ absl::StatusOr<std::string> CollectiveGroup::run(CollectiveKind kind, uint32_t s
                       "there is no participant " + std::to_string(source) + ": there are " +
                           std::to_string(participants()));
   }
+  // Every participant computes the same length, so all refuse the operation, and none waits.
+  const uint64_t result_bytes = kind == CollectiveKind::kGather ? bytes * participants() : bytes;
+  if (result_bytes > kMaxResult) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      "the result of " + std::string(name_of(kind)) + "() would take " +
+                          std::to_string(result_bytes) + " bytes, more than " +
+                          std::to_string(kMaxResult),
+                      "use smaller values, or GlobalMemory");
+  }
   const TraceScope trace("dsfabric", name_of(kind).data());
   const uint32_t index = number % member_count_;
   uint64_t sequence = 0;
@@ -504,7 +477,6 @@ absl::StatusOr<std::string> CollectiveGroup::run(CollectiveKind kind, uint32_t s
           "participant " + std::to_string(number) + " is in a collective operation already",
           "use one Collectives object per thread that calls, or kThreads");
     }
-    member.busy = true;
     sequence = member.finished + 1;
     Operation& op = operation(sequence);
     if (!op.decided) {
@@ -517,7 +489,18 @@ absl::StatusOr<std::string> CollectiveGroup::run(CollectiveKind kind, uint32_t s
         ++op.here;
       }
     }
+    member.busy = true;
   }
+  // Also after an exception (no memory, or one of a call that runs meanwhile): the participant may
+  // call again, as after DEADLINE_EXCEEDED.
+  const struct Done {
+    ~Done() {
+      const std::lock_guard lock(group.mutex_);
+      group.members_[index].busy = false;
+    }
+    CollectiveGroup& group;
+    const uint32_t index;
+  } done{*this, index};
   // This member may be the last one that the other members here wait for.
   if (look(sequence, deadline)) workers_of(fabric_).notify_waiters();
   while (!fabric_.wait([&] { return look(sequence, deadline); },
@@ -531,11 +514,7 @@ absl::StatusOr<std::string> CollectiveGroup::run(CollectiveKind kind, uint32_t s
       nudge(sequence, deadline);
       late = lacking_resources(sequence, kind);
     }
-    if (!late.ok()) {
-      const std::lock_guard lock(mutex_);
-      members_[index].busy = false;
-      return late;
-    }
+    if (!late.ok()) return late;
   }
 
   const std::lock_guard lock(mutex_);
@@ -552,7 +531,6 @@ absl::StatusOr<std::string> CollectiveGroup::run(CollectiveKind kind, uint32_t s
                         "every participant calls the same function with the same type");
   }
   member.left_out = op.result.left_out;
-  member.busy = false;
   member.finished = sequence;
   ++statistics_.operations;
   if (kind == CollectiveKind::kBroadcast) statistics_.broadcast_hops = op.hops;

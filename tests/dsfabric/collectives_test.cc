@@ -439,6 +439,20 @@ TEST(CollectivesMistakes, AreRefused) {
   });
 }
 
+// 65 values of 1 MiB are more than the 64 MiB of the longest result.
+TEST(CollectivesMistakes, AResultThatIsTooLongIsRefusedByAll) {
+  using Large = std::array<std::byte, size_t{1} << 20>;
+  static const Large value{};
+  LocalJob job(simulated(65, 1));
+  job.run([&](Fabric& fabric, uint32_t) {
+    Collectives all(fabric);
+    const absl::Status refused = all.all_gather(value, soon()).status();
+    EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+    EXPECT_THAT(std::string(refused.message()), HasSubstr("more than 67108864"));
+    must(all.barrier(soon()));
+  });
+}
+
 TEST(CollectivesMistakes, AnOperatorThatThrowsEndsTheOperationForAll) {
   LocalJob job(simulated(5, 1));
   job.run([&](Fabric& fabric, uint32_t) {
