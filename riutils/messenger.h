@@ -84,9 +84,9 @@ class CARIAMA_RIUTILS_EXPORT RDMAMessenger : public CallInterface<RDMAMessenger>
   // FabricOptions::timeout for the connection, and then MessengerOptions::timeout for the answers;
   // runs incoming calls meanwhile. Errors: OUT_OF_RANGE (the destination does not exist),
   // INVALID_ARGUMENT (options), DEADLINE_EXCEEDED, UNAVAILABLE (the destination's process is dead,
-  // or the fabric was finalized), RESOURCE_EXHAUSTED (the receiver has no memory for chunks, or this process cannot map them),
-  // FAILED_PRECONDITION (after shutdown(); inside a call; the pair of processes does not support
-  // the arrival mode; another build).
+  // or the fabric was finalized), RESOURCE_EXHAUSTED (the receiver has no memory for chunks, or
+  // this process cannot map them), FAILED_PRECONDITION (after shutdown(); inside a call; the pair
+  // of processes does not support the arrival mode; another build).
   [[nodiscard]] absl::Status setup();
 
   // Publishes the calls that an aggregator has batched on this channel. Calls of the messenger

@@ -179,10 +179,16 @@ class RingSender final : public ChannelSender {
   bool unlocked(Lock& lock, Body&& body) {
     ++waits_;
     lock.unlock();
-    const bool ended = body();
-    lock.lock();
-    --waits_;
-    return ended;
+    // Also after an exception: otherwise the channel would never count as quiet again.
+    const struct Ended {
+      ~Ended() {
+        lock.lock();
+        --waits;
+      }
+      Lock& lock;
+      uint32_t& waits;
+    } ended{lock, waits_};
+    return body();
   }
 
   void enter(ChannelState to);

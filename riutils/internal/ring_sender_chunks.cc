@@ -282,7 +282,9 @@ RingSender::Progress RingSender::drain_backlog(Transmitter* transmitter) {
 }
 
 void RingSender::wake_drain_thread() {
-  if (!std::exchange(drain_requested_, true)) link_.drain_later();
+  if (drain_requested_) return;
+  link_.drain_later();  // may throw: then the next deferred call asks again
+  drain_requested_ = true;
 }
 
 bool RingSender::drain(const std::function<Transmitter*()>& transmitter_of) {

@@ -238,6 +238,39 @@ TEST_P(ChannelStates, FlushPublishesABatchThatWasBegunDuringSetup) {
   expect_all_run();
 }
 
+// Without memory the drain thread may not be told of a deferred call. The next one tells it.
+TEST_P(ChannelStates, TheDrainThreadIsAskedAgainAfterAnException) {
+  ChannelRig rig(GetParam(), small_chunks(1, 1));
+  fill_a_chunk(rig);
+  rig.on_drain_later = [] { throw std::bad_alloc(); };
+  EXPECT_THROW(static_cast<void>(send(rig, kDefer)), std::bad_alloc);
+  ++next_;  // the call was deferred
+  EXPECT_FALSE(rig.drain_wanted);
+  rig.on_drain_later = nullptr;
+  ASSERT_TRUE(send(rig, kDefer).ok());
+  EXPECT_TRUE(rig.drain_wanted);
+  ASSERT_TRUE(rig.receive_all());
+  expect_all_run();
+}
+
+// An exception of a call that runs while the sender waits leaves the channel usable.
+TEST_P(ChannelStates, AnExceptionEndsAWait) {
+  ChannelRig rig(GetParam(), small_chunks(1, 1));
+  fill_a_chunk(rig);
+  rig.polls_while_waiting = false;
+  rig.on_wait = [] { throw std::bad_alloc(); };
+  EXPECT_THROW(static_cast<void>(send(rig, kWait)), std::bad_alloc);
+  rig.polls_while_waiting = true;
+  ASSERT_TRUE(rig.receive_all());
+  bool ended = false;
+  for (int i = 0; i < 100'000 && !ended; ++i) {
+    ended = rig.sender().end_if_quiet();
+    rig.receive();  // also lets transfers of the simulation complete
+  }
+  EXPECT_TRUE(ended);
+  expect_all_run();
+}
+
 // Each deferred call of a failed channel is reported once, if a call waits for its end.
 TEST_P(ChannelStates, AFailedChannelReportsTheCallsThatItHasLost) {
   ChannelRig rig(GetParam(), small_chunks(1, 1));

@@ -98,9 +98,10 @@ class ChannelRig final : public internal::ChannelLink, public internal::Receiver
   absl::Status link_status;
   uint64_t grants_left = UINT64_MAX;  // number of chunks that the receiver still grants
   uint32_t most_per_grant = UINT32_MAX;
-  std::function<void()> on_obtain;  // called while the sender obtains chunks
-  std::function<void()> on_wait;    // called once, while the sender waits
-  bool grants_late = false;         // requests for chunks are not answered while this is set
+  std::function<void()> on_obtain;       // called while the sender obtains chunks
+  std::function<void()> on_wait;         // called once, while the sender waits
+  std::function<void()> on_drain_later;  // called when the sender asks for the drain thread
+  bool grants_late = false;              // requests for chunks are not answered while this is set
 
   // ---- ChannelLink
   std::optional<absl::StatusOr<Path>> open() override;
@@ -113,7 +114,10 @@ class ChannelRig final : public internal::ChannelLink, public internal::Receiver
   [[nodiscard]] absl::Status status() const override { return link_status; }
   [[nodiscard]] bool inside_call() const override { return in_call; }
   [[nodiscard]] bool wait(const std::function<bool()>& condition, Deadline deadline) override;
-  void drain_later() override { drain_wanted = true; }
+  void drain_later() override {
+    if (on_drain_later) on_drain_later();
+    drain_wanted = true;
+  }
   void tell_waiters() override { ++told; }
   void lost(uint64_t awaited, const absl::Status& why) override {
     EXPECT_FALSE(why.ok());
