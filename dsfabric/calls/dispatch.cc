@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -40,13 +41,23 @@ void Dispatch::deliver(ArrivedMessage* message) {
   Connection* const connection = message->connection;
   if (connection != nullptr && connection->mark_waiting(message) &&
       workers_.buffered().reserve(message->size)) {
-    auto* const copy = new OwnMessage(message->size, message->rank);
-    std::memcpy(copy->bytes, message->bytes, message->size);
-    copy->arrow = message->arrow;
-    ports_.finish(message);
-    message = copy;
+    message = buffered(message);
   }
   workers_.push(header.destination, message);
+}
+
+ArrivedMessage* Dispatch::buffered(ArrivedMessage* message) {
+  OwnMessage* copy = nullptr;
+  try {
+    copy = new OwnMessage(message->size, message->rank);
+  } catch (const std::bad_alloc&) {
+    workers_.buffered().release(message->size);
+    return message;
+  }
+  std::memcpy(copy->bytes, message->bytes, message->size);
+  copy->arrow = message->arrow;
+  ports_.finish(message);
+  return copy;
 }
 
 void Dispatch::end(ArrivedMessage* message) {
@@ -60,11 +71,18 @@ void Dispatch::end(ArrivedMessage* message) {
 }
 
 void Dispatch::run(ArrivedMessage* message) {
+  // Also after an exception (no memory): otherwise the receive unit would stay in use, and
+  // finalize() would wait for the call.
+  const struct Ended {
+    ~Ended() { dispatch.end(message); }
+    Dispatch& dispatch;
+    ArrivedMessage* const message;
+  } ended{*this, message};
   const uint32_t from = message->rank;
   if (message->resume) {
     const RunningScope running(job_.fabric(), from);
     message->resume.resume();
-    return end(message);
+    return;
   }
   MessageHeader header;
   std::memcpy(&header, message->bytes, sizeof header);
@@ -92,7 +110,6 @@ void Dispatch::run(ArrivedMessage* message) {
     }
     if (!call.answered_later) answers_.answer(from, call.notify, call, result);
   }
-  end(message);
 }
 
 // ---- Workers ------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
+#include <exception>
 #include <optional>
 #include <span>
 #include <string>
@@ -317,30 +318,41 @@ std::optional<size_t> Ports::poll(Port& port) {
   }
   port.receive_completions.add(count);
   const TraceScope trace("dsfabric", "receive", "messages", count);
+  // An exception of the listener (no memory) ends neither the batch nor all polling of the port.
+  std::exception_ptr first;
   for (size_t i = 0; i < count; ++i) {
-    const Completion& completion = batch[i];
-    auto* const unit = reinterpret_cast<ArrivedMessage*>(completion.id);
-    Connection& connection = *unit->connection;
-    if (completion.status != CompletionStatus::kSuccess) [[unlikely]] {
-      if (connection.is_abandoned()) continue;
-      connection.queue().progress();
-      const absl::Status known = connection.status();
-      listener_.connection_failed(
-          connection.rank(),
-          known.ok() ? connection_failure(completion, job_.label(connection.rank())) : known);
-      continue;
-    }
-    static_cast<void>(connection.unit_of(completion));
-    if (completion.kind == CompletionKind::kReceiveImmediate) {
-      listener_.event_arrived(connection.rank(), completion.immediate);
-      finish(unit);
-    } else {
-      listener_.message_arrived(unit);
+    try {
+      report(batch[i]);
+    } catch (...) {
+      if (first == nullptr) first = std::current_exception();
     }
   }
   end_polling(port);
   listener_.batch_arrived();
+  if (first != nullptr) [[unlikely]]
+    std::rethrow_exception(first);
   return count;
+}
+
+void Ports::report(const Completion& completion) {
+  auto* const unit = reinterpret_cast<ArrivedMessage*>(completion.id);
+  Connection& connection = *unit->connection;
+  if (completion.status != CompletionStatus::kSuccess) [[unlikely]] {
+    if (connection.is_abandoned()) return;
+    connection.queue().progress();
+    const absl::Status known = connection.status();
+    listener_.connection_failed(
+        connection.rank(),
+        known.ok() ? connection_failure(completion, job_.label(connection.rank())) : known);
+    return;
+  }
+  static_cast<void>(connection.unit_of(completion));
+  if (completion.kind == CompletionKind::kReceiveImmediate) {
+    finish(unit);  // first: the event may throw
+    listener_.event_arrived(connection.rank(), completion.immediate);
+  } else {
+    listener_.message_arrived(unit);
+  }
 }
 
 void Ports::end_polling(Port& port) {

@@ -160,6 +160,8 @@ class Ports {
   // Reports a batch of completions to the listener. Returns their number, or nullopt if another
   // thread is polling.
   std::optional<size_t> poll(Port& port);
+  // Reports one completion to the listener.
+  void report(const Completion& completion);
   void end_polling(Port& port);
   // Requires: FabricOptions::lease is set. Called at each heartbeat.
   void check_lease(Connection& connection);

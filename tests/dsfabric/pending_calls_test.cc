@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "gtest/gtest.h"
+#include "tests/dtutils/testing/fail_allocation.h"
 
 namespace cariama::internal {
 namespace {
@@ -39,6 +40,15 @@ TEST_F(PendingCallsTest, AnAnswerIsTakenOnce) {
   EXPECT_NE(calls_.take(handle, 3), nullptr);
   EXPECT_EQ(calls_.take(handle, 3), nullptr);
   EXPECT_FALSE(calls_.waits_for(3));
+}
+
+// A call that is removed and then lost for want of memory would never be completed.
+TEST_F(PendingCallsTest, TakingCallsNeedsNoMemory) {
+  CARIAMA_SKIP_WITHOUT_FAILING_ALLOCATIONS();
+  std::vector<uint64_t> handles;
+  for (int i = 0; i < 1000; ++i) handles.push_back(add(3));
+  const testing::FailAllocation fail(1);
+  for (const uint64_t handle : handles) EXPECT_NE(calls_.take(handle, 3), nullptr);
 }
 
 TEST_F(PendingCallsTest, HandlesAreNotUsedTwice) {
