@@ -46,6 +46,8 @@ void ChannelReceiver::enter() {
 }
 
 size_t ChannelReceiver::run(size_t most) {
+  if (push_due_) [[unlikely]]
+    push_consumed();
   if (ended_) return 0;
   if (trace_enabled()) [[unlikely]]
     return run_traced(most);
@@ -243,14 +245,20 @@ bool ChannelReceiver::step(uint64_t word, Cursor& cursor) {
           cursor.limit = cursor.at;
         }
       };
+      const uint64_t ended = ring_.ended();
       try {
         if (!end_of_chunk(header)) {
           read_again();
           return false;
         }
-      } catch (...) {  // no memory to take the chunks
-        read_again();
-        limit_ = cursor.limit;
+      } catch (...) {
+        if (ring_.ended() == ended) {  // no memory to take the chunks
+          read_again();
+          limit_ = cursor.limit;
+        } else {  // the chunk has ended: a later round continues behind it
+          if constexpr (kEvent) --unread_words_;
+          first_ = position_;
+        }
         throw;
       }
       if constexpr (kEvent) --unread_words_;
@@ -389,18 +397,25 @@ bool ChannelReceiver::end_of_chunk(const CallHeader& header) {
   auto* const header_of_chunk = reinterpret_cast<ChunkHeader*>(chunk.data());
   std::atomic_ref(header_of_chunk->chunks).store(ring_.ended(), std::memory_order_release);
   ended_ = flags == EndMarker::kShutdown;
-  // The last count is pushed with kPull, too: it tells the sender that the receiver will not write
-  // to the sender's control memory again.
-  if (consumption_ == Consumption::kPush || ended_) backend_.push(ring_.ended());
-  if (replaced) backend_.replaced(chunk);
   if (!ended_) enter();
+  // From here on the end has been applied: an exception below must not apply it again. The last
+  // count is pushed with kPull, too: it tells the sender that the receiver will not write to the
+  // sender's control memory again.
+  push_due_ = consumption_ == Consumption::kPush || ended_;
+  if (replaced) backend_.replaced(chunk);
+  if (push_due_) push_consumed();
   return true;
 }
 
+void ChannelReceiver::push_consumed() {
+  backend_.push(broken_ ? ChannelControl::kBroken : ring_.ended());
+  push_due_ = false;
+}
+
 void ChannelReceiver::break_off(std::string_view why) {
-  ended_ = broken_ = true;
+  ended_ = broken_ = push_due_ = true;
   backend_.broken(why);
-  backend_.push(ChannelControl::kBroken);
+  push_consumed();
 }
 
 }  // namespace cariama::internal

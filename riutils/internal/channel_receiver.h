@@ -136,6 +136,9 @@ class ChannelReceiver {
   // Begins to read the current chunk.
   void enter();
   void break_off(std::string_view why);
+  // Pushes the number of consumed chunks, or kBroken. If that throws (no memory), the next run()
+  // repeats it: the sender may wait for the count.
+  void push_consumed();
 
   ReceiverBackend& backend_;
   const Arrival arrival_;
@@ -154,6 +157,7 @@ class ChannelReceiver {
   uint64_t unread_words_ = 0;     // words announced and not consumed yet
   bool ended_ = false;
   bool broken_ = false;
+  bool push_due_ = false;   // a count is to be pushed
   bool postponed_ = false;  // the last round ended at a call that was postponed
   bool traced_ = false;     // a round ends with its publication, and with its chunk
   IncomingCall call_;

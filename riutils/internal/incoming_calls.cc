@@ -371,8 +371,9 @@ void IncomingCalls::free_chunk(const IncomingChannel& channel, const std::byte* 
   const auto found = std::find_if(memory.begin(), memory.end(), [&](const RDMAMemory& piece) {
     return piece.get_buffer() == chunk;
   });
-  free_memory(std::move(*found));
+  RDMAMemory freed = std::move(*found);
   memory.erase(found);
+  free_memory(std::move(freed));
 }
 
 void IncomingCalls::free_unused(RDMAMemory&& chunk) {

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <cstdint>
 #include <new>
+#include <utility>
 #include <vector>
 
 #include "gtest/gtest.h"
@@ -268,6 +269,31 @@ TEST_P(ChannelStates, AnExceptionEndsAWait) {
     rig.receive();  // also lets transfers of the simulation complete
   }
   EXPECT_TRUE(ended);
+  expect_all_run();
+}
+
+// Without memory to push a count, the chunk still ends once, and the count is pushed later.
+TEST_P(ChannelStates, AChunkEndsOnceIfTheCountCannotBePushed) {
+  ChannelRig rig(GetParam(), small_chunks(1, 2));
+  fill_a_chunk(rig);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(send(rig, kDefer).ok());
+  bool throws = rig.consumption() == Consumption::kPush;
+  rig.on_push = [&] {
+    if (std::exchange(throws, false)) throw std::bad_alloc();
+  };
+  for (int i = 0; i < 100'000 && throws; ++i) {
+    if (rig.drain_wanted) rig.drain();
+    try {
+      rig.receive();
+    } catch (const std::bad_alloc&) {
+      EXPECT_FALSE(throws);
+      EXPECT_EQ(rig.receiver()->consumed_chunks(), 1u);
+    }
+  }
+  EXPECT_FALSE(throws);
+  ASSERT_TRUE(rig.receive_all());
+  EXPECT_EQ(rig.receiver()->consumed_chunks(), 1u);
+  if (rig.consumption() == Consumption::kPush) EXPECT_EQ(rig.last_push, 1u);
   expect_all_run();
 }
 

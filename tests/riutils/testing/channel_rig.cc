@@ -289,6 +289,7 @@ void ChannelRig::replaced(std::span<std::byte> chunk) {
 }
 
 void ChannelRig::push(uint64_t consumed_chunks) {
+  if (on_push) on_push();
   ++pushes;
   last_push = consumed_chunks;
   std::memcpy(push_word_.get_buffer(), &consumed_chunks, sizeof consumed_chunks);

@@ -100,6 +100,7 @@ class ChannelRig final : public internal::ChannelLink, public internal::Receiver
   uint32_t most_per_grant = UINT32_MAX;
   std::function<void()> on_obtain;       // called while the sender obtains chunks
   std::function<void()> on_wait;         // called once, while the sender waits
+  std::function<void()> on_push;         // called when the receiver pushes a count
   std::function<void()> on_drain_later;  // called when the sender asks for the drain thread
   bool grants_late = false;              // requests for chunks are not answered while this is set
 
