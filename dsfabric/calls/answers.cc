@@ -77,30 +77,56 @@ void Answers::answer(uint32_t to, const NotifyTarget* wanted, const IncomingCall
   }
   const TraceScope trace("dsfabric", "answer", "bytes", result.size());
   const uint64_t handle = wanted->handle;
-  const bool done = call.outcome == CallOutcome::kDone;
-  if (done && answer_in_slot(to, handle, result)) return;
-  absl::Status sent =
-      done ? send_result(to, handle, result)
-           : send_failure(to, handle, call.outcome, call.error_type, call.error_text);
-  if (!done && absl::IsInvalidArgument(sent)) {
+  if (call.outcome == CallOutcome::kDone && answer_in_slot(to, handle, result)) return;
+  const absl::Status sent =
+      send_outcome(to, handle, call.outcome, call.error_type, call.error_text, result);
+  if (may_be_repeated(to, sent)) {
+    unsent_.add({to, handle, call.outcome, call.error_type, call.error_text, result});
+  } else {
+    report_dropped(to, sent);
+  }
+}
+
+absl::Status Answers::send_outcome(uint32_t to, uint64_t handle, CallOutcome outcome,
+                                   const std::string& type, const std::string& text,
+                                   const std::string& result) {
+  if (outcome != CallOutcome::kDone) {
+    absl::Status sent = send_failure(to, handle, outcome, type, text);
+    if (!absl::IsInvalidArgument(sent)) return sent;
     // The exception's type and text are too long for a message. Cut them: the shortest receive unit
     // has room for two texts of kMost bytes.
     constexpr size_t kMost = 64;
-    sent = send_failure(to, handle, call.outcome, call.error_type.substr(0, kMost),
-                        call.error_text.substr(0, kMost) + "...");
-  } else if (absl::IsInvalidArgument(sent)) {
-    // The result is too long for a message.
-    sent = send_failure(
-        to, handle, CallOutcome::kThrew, "cariama::ResultTooLong",
-        "the result takes " + std::to_string(result.size()) +
-            (to == job_.rank() ? " bytes, more than the " + std::to_string(CallHeader::kMaxBytes) +
-                                     " of the longest call"
-                               : " bytes, more than a receive unit: raise receive_unit_bytes"));
+    return send_failure(to, handle, outcome, type.substr(0, kMost), text.substr(0, kMost) + "...");
   }
-  if (!sent.ok() && !job_.lifecycle().is_closed() && peers_.status(to).ok()) {
-    std::fprintf(stderr, "cariama: rank %u could not answer %s: %s\n", job_.rank(),
-                 job_.label(to).c_str(), std::string(sent.message()).c_str());
-  }
+  absl::Status sent = send_result(to, handle, result);
+  if (!absl::IsInvalidArgument(sent)) return sent;
+  // The result is too long for a message.
+  return send_failure(
+      to, handle, CallOutcome::kThrew, "cariama::ResultTooLong",
+      "the result takes " + std::to_string(result.size()) +
+          (to == job_.rank() ? " bytes, more than the " + std::to_string(CallHeader::kMaxBytes) +
+                                   " of the longest call"
+                             : " bytes, more than a receive unit: raise receive_unit_bytes"));
+}
+
+// The caller is not connected if another process has forwarded its call.
+bool Answers::may_be_repeated(uint32_t to, const absl::Status& sent) const {
+  return (absl::IsDeadlineExceeded(sent) || absl::IsResourceExhausted(sent)) && to != job_.rank() &&
+         !job_.lifecycle().is_closed() && peers_.status(to).ok();
+}
+
+bool Answers::repeat(const UnsentAnswer& answer) {
+  const absl::Status sent = send_outcome(answer.to, answer.handle, answer.outcome, answer.type,
+                                         answer.text, answer.result);
+  if (may_be_repeated(answer.to, sent)) return false;
+  report_dropped(answer.to, sent);
+  return true;
+}
+
+void Answers::report_dropped(uint32_t to, const absl::Status& sent) {
+  if (sent.ok() || job_.lifecycle().is_closed() || !peers_.status(to).ok()) return;
+  std::fprintf(stderr, "cariama: rank %u could not answer %s: %s\n", job_.rank(),
+               job_.label(to).c_str(), std::string(sent.message()).c_str());
 }
 
 // An answer in a slot counts as a begun call until the caller has taken it, like the message that

@@ -18,6 +18,7 @@
 #include "dsfabric/calls/call_sender.h"
 #include "dsfabric/calls/pending_calls.h"
 #include "dsfabric/calls/rejected_calls.h"
+#include "dsfabric/calls/unsent_answers.h"
 #include "dsfabric/calls/workers.h"
 #include "dsfabric/peers/answer_slots.h"
 #include "dsfabric/peers/peer_table.h"
@@ -35,7 +36,8 @@ class Answers {
         workers_(workers),
         counts_(counts),
         sender_(sender),
-        rejected_(rejected) {}
+        rejected_(rejected),
+        unsent_(job, counts, [this](const UnsentAnswer& answer) { return repeat(answer); }) {}
   Answers(const Answers&) = delete;
   Answers& operator=(const Answers&) = delete;
 
@@ -67,9 +69,13 @@ class Answers {
   // ---- In the process that ran the call
   // Sends the outcome of a call to its caller. Prints the exception if no message transports its
   // text: no caller waits, or the caller waits for an outcome word. Does not wait for credit: an
-  // answer without credit is deferred.
+  // answer without credit is deferred. If the caller's process cannot be connected now, the answer
+  // is repeated at heartbeats, until it is sent or that process fails.
   void answer(uint32_t to, const NotifyTarget* wanted, const IncomingCall& call,
               const std::string& result);
+  // See UnsentAnswers.
+  void heartbeat() { unsent_.heartbeat(); }
+  void stop() { unsent_.stop(); }
 
  private:
   // Returns the slots for results from `rank`; nullptr if that process sends its results by
@@ -79,6 +85,15 @@ class Answers {
   void for_slots(Function&& function);
   void write_outcome(uint32_t to, const NotifyTarget& target, CallOutcome outcome);
   [[nodiscard]] bool answer_in_slot(uint32_t to, uint64_t handle, const std::string& result);
+  // Sends a result, or the reason why there is none.
+  [[nodiscard]] absl::Status send_outcome(uint32_t to, uint64_t handle, CallOutcome outcome,
+                                          const std::string& type, const std::string& text,
+                                          const std::string& result);
+  // Returns true if an answer that was not sent because of `sent` may be sent later.
+  [[nodiscard]] bool may_be_repeated(uint32_t to, const absl::Status& sent) const;
+  [[nodiscard]] bool repeat(const UnsentAnswer& answer);
+  // Prints the reason why an answer is dropped, unless its caller has ended.
+  void report_dropped(uint32_t to, const absl::Status& sent);
   [[nodiscard]] absl::Status send_answer(uint32_t to, OutgoingCall answer);
   [[nodiscard]] absl::Status send_result(uint32_t to, uint64_t handle, const std::string& result);
   [[nodiscard]] absl::Status send_failure(uint32_t to, uint64_t handle, CallOutcome outcome,
@@ -92,6 +107,7 @@ class Answers {
   CallSender& sender_;
   RejectedCalls& rejected_;
   PendingCalls pending_;
+  UnsentAnswers unsent_;
 };
 
 }  // namespace cariama::internal

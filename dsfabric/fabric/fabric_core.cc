@@ -92,6 +92,7 @@ void FabricCore::stop_threads() {
   dispatch_.stop();
   pulls_.stop();
   transfers_.stop();
+  answers_.stop();
 }
 
 FabricCore::~FabricCore() {
@@ -203,6 +204,7 @@ void FabricCore::heartbeat() {
   // Completes results in the slots of a thread that is inside a blocking call, in case another
   // thread waits for these results.
   static_cast<void>(answers_.take_results(nullptr));
+  answers_.heartbeat();
 }
 
 // ---- PeerListener -------------------------------------------------------------------------------

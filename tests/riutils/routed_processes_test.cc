@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <string>
 
@@ -13,6 +14,7 @@
 #include "riutils/call.h"
 #include "tests/dsfabric/testing/local_job.h"
 #include "tests/dsfabric/testing/process_job.h"
+#include "tests/dtutils/testing/process_state.h"
 
 namespace cariama {
 namespace {
@@ -281,6 +283,36 @@ void lose_a_destination_with_a_report(Fabric& fabric) {
 
 TEST(RoutedProcesses, ADestinationIsKilledByAReportedCall) {
   run_job_with_a_victim(4, 3, lose_a_destination_with_a_report);
+}
+
+// Rank 3 has to connect to rank 0 before it can answer, and rank 0 is stopped until that attempt
+// has ended with DEADLINE_EXCEEDED. The answer is repeated.
+void answer_a_stopped_process(Fabric& fabric) {
+  static std::atomic<pid_t> stopped{0};
+  RoutedAggregator aggregator(*fabric.this_thread(), kNodesOfTwo);
+  if (fabric.rank() == 0) {
+    EXPECT_EQ(aggregator.next_hop(3), ThreadId(2));
+    Future<int> result = aggregator.async_call(3, [self = getpid()] {
+      EXPECT_TRUE(testing::wait_until_stopped(self, soon()));
+      stopped = self;
+      return 7;
+    });
+    EXPECT_TRUE(aggregator.flush().ok());
+    EXPECT_EQ(raise(SIGSTOP), 0);
+    EXPECT_EQ(must(result.get(soon())), 7);
+  } else if (fabric.rank() == 3) {
+    // The thread that runs the call answers it, before the wait looks at its condition.
+    EXPECT_TRUE(fabric.wait([] { return stopped.load() != 0; }, soon()));
+    EXPECT_EQ(kill(stopped, SIGCONT), 0);
+  }
+  end_together(fabric, fabric.size());
+  EXPECT_TRUE(aggregator.shutdown(soon()).ok());
+}
+
+TEST(RoutedProcesses, AnAnswerToAProcessThatWasStoppedIsRepeated) {
+  FabricOptions options;
+  options.timeout = std::chrono::seconds(5);
+  run_process_job(4, options, answer_a_stopped_process);
 }
 
 }  // namespace
