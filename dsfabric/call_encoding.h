@@ -613,13 +613,13 @@ template <typename F>
 struct OutgoingCall {
   FunctionId id;
   uint8_t flags = 0;
-  // True: neither deferred_bytes nor buffered_bytes limits the call, so it is not refused because of
-  // other calls. For calls that are not repeated and whose number has another limit: answers (the
+  // True: neither deferred_bytes nor buffered_bytes limits the call, so other calls do not make it
+  // refused. For calls that are not repeated and whose number has another limit: answers (the
   // number of calls that wait for them), and those of internal/unlimited_call.h.
   bool is_unlimited = false;
   NotifyTarget notify{};  // used if flags != 0
-  // The handle by which a pending call of this process (calls/pending_calls.h) waits for this call's
-  // end, or 0. A channel that loses the call ends the pending call with an error.
+  // The handle by which a pending call of this process (calls/pending_calls.h) waits for the end of
+  // this call, or 0. A channel that loses the call ends the pending call with an error.
   uint64_t awaited = 0;
   size_t closure_bytes = 0;  // of closure and arguments, a multiple of 8
   const void* call = nullptr;

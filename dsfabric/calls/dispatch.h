@@ -93,8 +93,8 @@ class Dispatch {
   size_t consume(uint32_t index, size_t most, bool marks);
   size_t run_messages(Inbox& inbox, size_t most);
   void run(ArrivedMessage* message);
-  // Returns a copy of a message, whose bytes of buffered_bytes are reserved, and ends the use of its
-  // receive unit. Without memory, returns the message itself, and releases the bytes.
+  // Returns a copy of a message, whose bytes of buffered_bytes are reserved, and ends the use of
+  // its receive unit. Without memory, returns the message itself, and releases the bytes.
   [[nodiscard]] ArrivedMessage* buffered(ArrivedMessage* message);
   // Called when the message has been run or dropped, and every call that it caused has been sent.
   void end(ArrivedMessage* message);

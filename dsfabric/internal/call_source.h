@@ -104,8 +104,9 @@ CARIAMA_DSFABRIC_EXPORT void fail_routed_calls(Fabric& fabric, Rank rank, Rank r
 // Removes the registration of expect_answer(). Returns false if the answer or the failure came
 // before.
 CARIAMA_DSFABRIC_EXPORT bool forget_answer(Fabric& fabric, Rank rank, uint64_t handle);
-// Ends the call to process `rank` that waits for an answer under this handle (OutgoingCall::awaited)
-// with an error, unless it has ended. Call it without a lock: a completion may send calls.
+// Ends the call to process `rank` that waits for an answer under this handle
+// (OutgoingCall::awaited) with an error, unless it has ended. Call it without a lock: a completion
+// may send calls.
 CARIAMA_DSFABRIC_EXPORT void fail_call(Fabric& fabric, Rank rank, uint64_t handle,
                                        const absl::Status& why);
 // Sends the outcome of `call` to process `to`, which sent the call. Does nothing if `wanted` is

@@ -17,7 +17,7 @@ namespace cariama::internal {
 // As service_call<RetryAsync>(), but calls to other processes that have used up deferred_bytes do
 // not make the call refused. Never waits for credit. For calls that the sender does not repeat: the
 // report of a death (one for each pair of processes), the report of lost calls (one for each pair),
-// the freeing of remote memory (one for each allocation). Errors: those of a connection; UNAVAILABLE.
+// the freeing of remote memory (one for each allocation). Errors: those of connecting, UNAVAILABLE.
 template <typename F, typename... Args>
 [[nodiscard]] CallResult unlimited_service_call(Fabric& fabric, Rank rank, F&& function,
                                                 Args&&... arguments) {

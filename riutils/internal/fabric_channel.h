@@ -80,8 +80,8 @@ class FabricChannel final : public OutgoingChannel,
   // Sends the request for chunks unless it is in flight, and returns the answer, or nullopt until
   // it has come.
   [[nodiscard]] std::optional<absl::StatusOr<ChunkAnswer>> ask();
-  // Returns the granted chunks, mapped if they arrive so. Error: this process cannot map one of them;
-  // UNAVAILABLE (the peer).
+  // Returns the granted chunks, mapped if calls arrive so. Errors: RESOURCE_EXHAUSTED (this process
+  // cannot map one of them), UNAVAILABLE (the peer).
   [[nodiscard]] absl::StatusOr<std::vector<Chunk>> recorded(const ChunkAnswer& answer);
   [[nodiscard]] std::byte* map(const RemoteMemoryLocator& remote);
   bool post_announcements();

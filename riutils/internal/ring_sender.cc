@@ -290,8 +290,8 @@ absl::Status RingSender::flush() {
     return failure_;
   }
   if (!path_.has_value()) return {};  // no chunk, no batch
-  // The window may be closed with a batch: a call that ran while setup() waited has begun the batch,
-  // or an exception has left send_slowly().
+  // The window may be closed with a batch: a call that ran while setup() waited has begun the
+  // batch, or an exception has left send_slowly().
   const bool was_open = window_open_;
   close_window();
   absl::Status status = flush_batch(path_->transmitter, cause_unless_old("publish: flush()"));

@@ -89,8 +89,8 @@ enum class ChannelState : uint8_t {
 }
 
 // Only the owner may use it, with these exceptions: any thread may call drain(), state(),
-// failure(), arrival(), statistics(), accepted_bytes(), is_released(), peer_died() and close(). `link` must
-// outlive it.
+// failure(), arrival(), statistics(), accepted_bytes(), is_released(), peer_died() and close().
+// `link` must outlive it.
 class RingSender final : public ChannelSender {
  public:
   // `peer` names the destination in error texts.
