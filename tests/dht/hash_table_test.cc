@@ -261,8 +261,8 @@ void race_for(Collectives& all, HashTable<W>& table, const std::vector<TableKey<
   EXPECT_EQ(must(table.size(soon())), keys.size());
 }
 
-// Random keys up to load 0.85, and some whose word 0 is equal. Random keys fill shares unevenly: one of
-// a few hundred buckets would be full.
+// Random keys up to load 0.85, and some whose word 0 is equal. Random keys fill shares unevenly:
+// one of a few hundred buckets would be full.
 template <size_t W>
 void race_of(Fabric& fabric, Collectives& all, size_t count, uint64_t seed,
              const ShareAccess& way) {
