@@ -255,7 +255,8 @@ class DirectWriter {
 // Thread-safety: any thread may call any function, except that connect() and repair() must not
 // overlap any other call. Concurrent lists are posted one after the other. The post functions do
 // not block. On shm connect() waits until the peer's service thread answers, at most 10 s. The
-// destructor drops outstanding requests without completions.
+// destructor drops outstanding requests without completions, and completions that have not been
+// polled: a poll() that begins afterwards returns none of this queue pair.
 class CARIAMA_DTUTILS_EXPORT QueuePair {
  public:
   virtual ~QueuePair() = default;

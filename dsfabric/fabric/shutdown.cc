@@ -98,10 +98,14 @@ template <typename T>
 absl::StatusOr<T> Shutdown::wait_for(uint32_t rank, const std::string& key, Deadline deadline) {
   const std::chrono::milliseconds lease = job_.options().lease;
   if (lease.count() == 0) return get_saved<T>(job_.bootstrap(), rank, key, deadline);
+  // A closed fabric does not detect failures any more. A process that does not leave within its
+  // lease is stopped.
+  const Deadline end_of_lease =
+      job_.lifecycle().is_closed() ? deadline_after(lease) : Deadline::max();
   while (true) {
     // is_lost is read before the store, so that a value counts if it was put before the process was
     // considered failed.
-    const bool is_lost = peers_.is_failed(rank);
+    const bool is_lost = peers_.is_failed(rank) || std::chrono::steady_clock::now() >= end_of_lease;
     const Deadline look = std::min(deadline, deadline_after(kLeaseLook));
     auto put = get_saved<T>(job_.bootstrap(), rank, key, look);
     if (!absl::IsDeadlineExceeded(put.status())) return put;
@@ -189,11 +193,29 @@ absl::Status Shutdown::continue_without(const std::vector<uint32_t>& ranks) {
   return absl::OkStatus();
 }
 
+absl::Status Shutdown::run(Deadline deadline, const std::function<void()>& calls_left) {
+  // A second run() continues where the first one reached its deadline. The other processes may be
+  // closed as well, so they take part in no other round than the last.
+  if (!job_.lifecycle().is_closed()) {
+    if (absl::Status ended = await_calls(deadline, calls_left); !ended.ok()) return ended;
+    job_.lifecycle().close();
+    // A process leaves only after all processes have closed (the round below), since from then on a
+    // lost connection is not a failure. Without this call the store would report the end of each
+    // process to each other process: P^2 messages.
+    static_cast<void>(job_.bootstrap().watch_ends(false));
+    // Written before a process leaves, so that the first process of a host that cannot write its
+    // part reports the error for the host.
+    write_job_trace();
+  }
+  const TraceScope trace("dsfabric", "finalize: leave");
+  return run_round("left", {}, deadline).status();
+}
+
 // The rounds are the waves of termination detection (quiescence.h): all processes have entered
 // finalize(), so only calls cause calls now. Control calls count here, too. A round in which the
 // processes considered different processes failed is not compared; its result makes their sets
 // equal.
-absl::Status Shutdown::run(Deadline deadline, const std::function<void()>& calls_left) {
+absl::Status Shutdown::await_calls(Deadline deadline, const std::function<void()>& calls_left) {
   std::chrono::microseconds pause = kFirstRoundPause;
   while (true) {
     ParticipationReport mine = report();
@@ -206,7 +228,7 @@ absl::Status Shutdown::run(Deadline deadline, const std::function<void()>& calls
     if (!result_.agreed) {
       comparison_.reset();
     } else if (comparison_.ended(result_.begun, result_.ended, number_of(result_.without))) {
-      break;
+      return absl::OkStatus();
     }
     if (result_.begun != result_.ended) calls_left();
     if (std::chrono::steady_clock::now() >= deadline) {
@@ -215,15 +237,6 @@ absl::Status Shutdown::run(Deadline deadline, const std::function<void()>& calls
     std::this_thread::sleep_for(pause);
     pause = std::min(2 * pause, kLongestRoundPause);
   }
-  job_.lifecycle().close();
-  // A process leaves only after all processes have closed (the round below), since from then on a
-  // lost connection is not a failure. Without this call the store would report the end of each
-  // process to each other process: P^2 messages.
-  static_cast<void>(job_.bootstrap().watch_ends(false));
-  // Written before a process leaves, so that the first process of a host that cannot write its part
-  // reports the error for the host.
-  write_job_trace();
-  return run_round("left", {}, deadline).status();
 }
 
 }  // namespace cariama::internal

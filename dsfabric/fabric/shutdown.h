@@ -36,6 +36,8 @@ class Shutdown {
   [[nodiscard]] absl::Status run(Deadline deadline, const std::function<void()>& calls_left);
 
  private:
+  [[nodiscard]] absl::Status await_calls(Deadline deadline,
+                                         const std::function<void()>& calls_left);
   [[nodiscard]] ParticipationReport report() const;
   template <typename T>
   [[nodiscard]] absl::StatusOr<T> wait_for(uint32_t rank, const std::string& key,

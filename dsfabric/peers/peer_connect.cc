@@ -33,8 +33,7 @@ constexpr std::chrono::milliseconds kFirstRefusalPause{20};
 constexpr std::chrono::milliseconds kLongestRefusalPause{1000};
 
 // Returns an offer, or the answer to the offer with this number.
-std::string offer_of(uint64_t attempt,
-                     const std::vector<std::unique_ptr<Connection>>& connections) {
+std::string offer_of(uint64_t attempt, const std::vector<Ports::OwnedConnection>& connections) {
   ConnectRequest request{.kind = Request::kOffer, .attempt = attempt};
   for (const auto& connection : connections) request.connections.push_back(connection->offer());
   return encode(request);

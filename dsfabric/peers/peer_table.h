@@ -112,7 +112,7 @@ class PeerTable {
   void receive_death_notice(uint32_t dead, uint32_t from);
 
  private:
-  using Connections = std::vector<std::unique_ptr<Connection>>;
+  using Connections = std::vector<Ports::OwnedConnection>;
 
   struct Peer {
     explicit Peer(uint32_t rank) : rank(rank) {}

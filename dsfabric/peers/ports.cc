@@ -16,6 +16,7 @@
 #include "dtutils/error.h"
 #include "dtutils/internal/peer_remedy.h"
 #include "dtutils/internal/start_thread.h"
+#include "dtutils/internal/yield.h"
 #include "dtutils/trace.h"
 
 namespace cariama::internal {
@@ -171,15 +172,29 @@ absl::StatusOr<Ports::Port*> Ports::add_port(std::shared_ptr<Device> device) {
   return ports_.back().get();
 }
 
-absl::StatusOr<std::unique_ptr<Connection>> Ports::make_connection(uint32_t rank) {
+void Ports::destroy(Connection* connection) {
+  // A child has no thread of its parent that would end a poll.
+  if (job_.lifecycle().is_inherited()) {
+    delete connection;
+    return;
+  }
+  Port& port = port_to(connection->rank());
+  while (port.polling.exchange(true, std::memory_order_acquire)) yield_core();
+  delete connection;  // no later poll returns a completion of its queue pair
+  end_polling(port);
+}
+
+absl::StatusOr<Ports::OwnedConnection> Ports::make_connection(uint32_t rank) {
   auto anywhere = memory_.allocator(kAnyNode);
   if (!anywhere.ok()) return anywhere.status();
   const Port& port = port_to(rank);
   const FabricOptions& options = job_.options();
-  return Connection::create(rank, *port.domain, port.receives, port.channel, *std::move(anywhere),
-                            memory_.general(), options.receive_units, options.receive_unit_bytes,
-                            options.send_depth, options.service_threads == 0,
-                            memory_.user_memory(port.domain.get()));
+  auto made = Connection::create(
+      rank, *port.domain, port.receives, port.channel, *std::move(anywhere), memory_.general(),
+      options.receive_units, options.receive_unit_bytes, options.send_depth,
+      options.service_threads == 0, memory_.user_memory(port.domain.get()));
+  if (!made.ok()) return made.status();
+  return OwnedConnection(made->release(), DestroyConnection{this});
 }
 
 void Ports::add(Connection& connection) {

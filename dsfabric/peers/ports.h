@@ -97,8 +97,15 @@ class Ports {
     return port == nullptr ? nullptr : port->domain.get();
   }
 
-  // Creates a connection to `rank`. The caller connects its queue pair.
-  [[nodiscard]] absl::StatusOr<std::unique_ptr<Connection>> make_connection(uint32_t rank);
+  struct DestroyConnection {
+    Ports* ports = nullptr;
+    void operator()(Connection* connection) const { ports->destroy(connection); }
+  };
+  using OwnedConnection = std::unique_ptr<Connection, DestroyConnection>;
+
+  // Creates a connection to `rank`. The caller connects its queue pair. Requires: the connection is
+  // destroyed before this object, and not in a function of the listener.
+  [[nodiscard]] absl::StatusOr<OwnedConnection> make_connection(uint32_t rank);
   // Starts to serve the connection. Requires: the connection lives until stop() has been called.
   void add(Connection& connection);
 
@@ -163,6 +170,9 @@ class Ports {
   // Reports one completion to the listener.
   void report(const Completion& completion);
   void end_polling(Port& port);
+  // Waits until no thread polls the connection's port: a thread that does may just have taken one
+  // of its completions. Such a thread does not block.
+  void destroy(Connection* connection);
   // Requires: FabricOptions::lease is set. Called at each heartbeat.
   void check_lease(Connection& connection);
   void serve(Port& port);

@@ -142,6 +142,27 @@ void FaultCompletionQueue::release() {
   }
 }
 
+void FaultCompletionQueue::drop(uint32_t queue_pair) {
+  size_t index = 0;
+  size_t visible = 0;
+  size_t awaited = 0;  // of the entries that fire_after_ counts
+  const size_t awaited_end = visible_ + fire_after_;
+  entries_.erase_if([&](const Entry& entry) {
+    const size_t here = index++;
+    if (entry.completion.queue_pair != queue_pair) return false;
+    if (here < visible_) {
+      ++visible;
+    } else if (here < awaited_end) {
+      ++awaited;
+    }
+    return true;
+  });
+  visible_ -= visible;
+  fire_after_ -= awaited;
+  // An event that finds no completion is allowed, a missing one is not.
+  if (awaited != 0 && fire_after_ == 0) fire();
+}
+
 void FaultCompletionQueue::release_all() {
   for (size_t i = visible_; i < entries_.size(); ++i) entries_[i].release = 0;
   release();

@@ -63,6 +63,8 @@ class FaultCompletionQueue final : public CompletionQueue {
   void pull();
   // Makes the completions visible whose release tick has come.
   void release();
+  // Drops the completions of a queue pair that is being destroyed, also those that are delayed.
+  void drop(uint32_t queue_pair);
   // Makes all completions visible now.
   void release_all();
   [[nodiscard]] bool busy() const { return visible_ < entries_.size(); }

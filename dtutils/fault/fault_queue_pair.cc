@@ -52,6 +52,8 @@ FaultQueuePair::~FaultQueuePair() {
   const std::unique_lock lock = core_->lock();
   receive_completions_->pull();  // reports the receives that were taken from a shared receive queue
   core_->remove(this);
+  send_completions_->drop(number_);
+  receive_completions_->drop(number_);
 }
 
 // Takes over the limits of the inner queue pair, reduced to those of this device: the inner queue

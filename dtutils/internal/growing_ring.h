@@ -37,6 +37,20 @@ class GrowingRing {
     return value;
   }
 
+  // Removes the elements for which `is_unwanted` returns true. It is called once for each element,
+  // from the front to the back. The others keep their order.
+  template <typename Predicate>
+  void erase_if(Predicate&& is_unwanted) {
+    size_t kept = 0;
+    for (size_t i = 0; i < size_; ++i) {
+      if (is_unwanted(std::as_const((*this)[i]))) continue;
+      if (kept != i) (*this)[kept] = std::move((*this)[i]);
+      ++kept;
+    }
+    for (size_t i = kept; i < size_; ++i) (*this)[i] = T{};
+    size_ = kept;
+  }
+
  private:
   void grow() {
     std::vector<T> larger(std::max<size_t>(4, 2 * slots_.size()));  // a power of two

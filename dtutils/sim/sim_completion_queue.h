@@ -49,6 +49,11 @@ class SimCompletionQueue final : public CompletionQueue {
   static constexpr uint64_t kReceived = ~uint64_t{0};
   // Adds a completion. `operation`: the number of the completed send operation, or kReceived.
   void push(const Completion& completion, uint64_t operation, bool solicited);
+  // Drops the completions of a queue pair that is being destroyed.
+  void drop(uint32_t queue_pair) {
+    entries_.erase_if(
+        [&](const Entry& entry) { return entry.completion.queue_pair == queue_pair; });
+  }
 
  private:
   struct Entry {

@@ -78,6 +78,8 @@ SimQueuePair::SimQueuePair(std::shared_ptr<Fabric> fabric, Endpoint* endpoint,
 SimQueuePair::~SimQueuePair() {
   const std::unique_lock lock = fabric_->lock();
   fabric_->remove_queue_pair(number_);
+  send_completions_->drop(number_);
+  receive_completions_->drop(number_);
 }
 
 // --- set-up -------------------------------------------------------------------------------------

@@ -7,6 +7,8 @@
 #include <chrono>
 #include <cstdlib>
 #include <string>
+#include <string_view>
+#include <thread>
 
 #include "dsfabric/bootstrap.h"
 #include "dsfabric/collectives.h"
@@ -14,6 +16,8 @@
 #include "dsfabric/future.h"
 #include "dsfabric/quiescence.h"
 #include "dsfabric/send_call.h"
+#include "dtutils/internal/trace_observer.h"
+#include "dtutils/trace.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/local_job.h"
@@ -129,6 +133,60 @@ void finalize_without_a_stopped_process() {
 }
 TEST(Lease, FinalizeDoesNotWaitForAStoppedProcess) { finalize_without_a_stopped_process<2>(); }
 TEST(Lease, FinalizeDoesNotWaitForTheLowestProcess) { finalize_without_a_stopped_process<0>(); }
+
+// Calls `function` in this process when it has closed its fabric and begins to leave the job.
+void at_leave(void (*function)()) {
+  static void (*at)();
+  at = function;
+  must(start_trace(::testing::TempDir() + "/leave_" + std::to_string(getpid())));
+  internal::set_trace_observer([](const char*, const char* name) {
+    if (std::string_view(name) == "finalize: leave") at();
+  });
+}
+
+// The process is stopped when no process detects failures any more.
+template <int kVictim>
+void leave_without_a_stopped_process() {
+  constexpr int kCaller = kVictim == 0 ? 1 : 0;
+  RunOptions run;
+  run.may_die = {kVictim};
+  const absl::Status status = try_process_job(
+      3, with_lease(),
+      [](Fabric& fabric) {
+        pid_t victim = 0;
+        if (fabric.rank() == kCaller) {
+          victim = must(async_call(fabric, kVictim, [] { return getpid(); }).get(soon()));
+        }
+        if (fabric.rank() == kVictim) at_leave([] { raise(SIGSTOP); });
+        must(fabric.finalize(soon()));
+        if (fabric.rank() == kCaller) {
+          EXPECT_EQ(process_state(victim), 'T');
+          EXPECT_EQ(kill(victim, SIGKILL), 0);
+        }
+      },
+      run);
+  EXPECT_TRUE(status.ok()) << status;
+}
+TEST(Lease, FinalizeDoesNotWaitForAProcessThatIsStoppedAsItLeaves) {
+  leave_without_a_stopped_process<2>();
+}
+TEST(Lease, FinalizeDoesNotWaitForTheLowestProcessThatIsStoppedAsItLeaves) {
+  leave_without_a_stopped_process<0>();
+}
+
+// Rank 0 reaches the deadline of its first call while rank 1 leaves.
+TEST(Finalize, ContinuesAfterADeadlineThatPassedWhileOthersLeft) {
+  const absl::Status status = try_process_job(2, {}, [](Fabric& fabric) {
+    if (fabric.rank() == 1) {
+      at_leave([] { std::this_thread::sleep_for(std::chrono::seconds(2)); });
+    } else {
+      const absl::Status early = fabric.finalize(deadline_after(std::chrono::seconds(1)));
+      EXPECT_TRUE(absl::IsDeadlineExceeded(early)) << early;
+    }
+    must(fabric.finalize(soon()));
+  });
+  EXPECT_TRUE(status.ok()) << status;
+}
 
 // The excluded process still lives. Its operations fail.
 TEST(Lease, AProcessThatContinuesTooLateIsCutOff) {

@@ -489,6 +489,34 @@ TEST_P(ErrorContract, RepairAccountsForEverythingOutstanding) {
   expect_flow(link);
 }
 
+// Neither completions that nobody has polled, nor those that the fault decorator delays, outlive
+// their queue pair in a completion queue that others use.
+TEST_P(ErrorContract, ADestroyedQueuePairLeavesNoCompletion) {
+  const auto completions = must(near_domain_->create_completion_queue({.depth = 1024}));
+  for (uint64_t round = 0; round < 20; ++round) {
+    LinkOptions options;
+    options.near = {.send_completions = completions,
+                    .receive_completions = completions,
+                    .send_depth = 16,
+                    .receive_depth = 16};
+    Link stays = make_link(options);
+    Link goes = make_link(options);
+    const Segments source = {near_->segment(0, 64)};
+    for (uint64_t id = 0; id < 4; ++id) {
+      post(goes.near, to_remote(Opcode::kWrite, id, source, far_->locator(0, 64)));
+      post_receive(goes.near, 100 + id);
+    }
+    post(stays.near, to_remote(Opcode::kWrite, 77, source, far_->locator(0, 64)));
+    const Completion first = take_one(*completions);  // others have arrived, too
+    goes.near->fail();
+    goes.near.pair.reset();
+    const uint32_t number = stays.near->number();
+    const bool stayed = first.queue_pair == number;
+    EXPECT_TRUE(stayed || take_one(*completions).queue_pair == number);
+    EXPECT_TRUE(quiet(*completions)) << "round " << round;
+  }
+}
+
 // The far end is destroyed while operations are outstanding. Operations posted later fail, too.
 TEST_P(ErrorContract, APeerThatIsDestroyedEndsEverythingTowardsIt) {
   LinkOptions options;

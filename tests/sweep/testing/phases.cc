@@ -383,7 +383,7 @@ std::span<const SweepPhase> sweep_phases() {
       // finalize() excludes a stopped process that others are connected to.
       {"finalize",
        send_calls,
-       {"dsfabric: finalize", "dsfabric: finalize: round"},
+       {"dsfabric: finalize", "dsfabric: finalize: round", "dsfabric: finalize: leave"},
        "dsfabric: finalize"},
   };
   return kPhases;
