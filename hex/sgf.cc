@@ -225,10 +225,9 @@ absl::StatusOr<SgfGame> parse_sgf(std::string_view text) {
       if (absl::Status status = read_setup(node, game.start); !status.ok()) return status;
       record = GameRecord(game.start);
     }
+    const size_t moves_before = game.moves.size();
+    size_t first_move_at = SIZE_MAX;  // the position of the node's first move in the text
     for (const Property& property : node) {
-      if (property.name == "C") {
-        (game.moves.empty() ? game.comment : game.moves.back().comment) = property.values[0];
-      }
       if (property.name != "B" && property.name != "W") continue;
       const Color color = property.name == "B" ? Color::kBlack : Color::kWhite;
       const std::string value = lower(property.values[0]);
@@ -241,14 +240,18 @@ absl::StatusOr<SgfGame> parse_sgf(std::string_view text) {
       if (!move || !record.play(color, *move)) {
         return bad(property.at, "move " + std::to_string(game.moves.size() + 1) + " is illegal");
       }
+      if (game.moves.size() == moves_before) first_move_at = property.at;
       game.moves.push_back({color, *move, {}, {}});
-      // The comment may precede the move in its node.
-      if (const Property* comment = find(node, "C")) {
-        if (comment->at < property.at && &node != &nodes->front()) {
-          game.moves.back().comment = comment->values[0];
-          if (game.moves.size() == 1) game.comment.clear();
-        }
-      }
+    }
+    // The properties of a node have no order, so its comment belongs to its move also if it stands
+    // before the move. Only in the root, a comment before the move is the comment of the game.
+    if (const Property* comment = find(node, "C")) {
+      const bool of_game =
+          game.moves.empty() || (&node == &nodes->front() && comment->at < first_move_at);
+      std::string& text = of_game ? game.comment : game.moves.back().comment;
+      // A node without a move adds its comment to that of the move or game before.
+      if (!text.empty()) text += '\n';
+      text += comment->values[0];
     }
   }
   return game;

@@ -62,6 +62,32 @@ TEST(Sgf, SkipsPassAndSwapSides) {
   EXPECT_EQ(moves_of(*game), " Ba1 Wb2 Bc3");
 }
 
+// The properties of a node have no order: FF[4] allows the comment before the move.
+TEST(Sgf, ACommentBelongsToTheMoveOfItsNode) {
+  const auto game = parse_sgf(
+      "(;GM[11]SZ[5]C[game];C[first]B[a1];W[b2]C[second];C[third]B[c3];W[pass]C[after]"
+      ";B[resign]C[end])");
+  ASSERT_TRUE(game.ok()) << game.status();
+  EXPECT_EQ(game->comment, "game");
+  ASSERT_EQ(game->moves.size(), 3u);
+  EXPECT_EQ(game->moves[0].comment, "first");
+  EXPECT_EQ(game->moves[1].comment, "second");
+  EXPECT_EQ(game->moves[2].comment, "third\nafter\nend");
+
+  // A move in the root, with a comment before and behind it.
+  const auto before = parse_sgf("(;SZ[5]C[game]B[a1];C[more]AB[b2])");
+  ASSERT_TRUE(before.ok()) << before.status();
+  EXPECT_EQ(before->comment, "game");
+  EXPECT_EQ(before->moves[0].comment, "more");
+  const auto behind = parse_sgf("(;SZ[5]B[a1]C[move])");
+  ASSERT_TRUE(behind.ok()) << behind.status();
+  EXPECT_EQ(behind->comment, "");
+  EXPECT_EQ(behind->moves[0].comment, "move");
+  const auto setup = parse_sgf("(;SZ[5]C[game];AB[b2]C[setup];W[a1])");
+  ASSERT_TRUE(setup.ok()) << setup.status();
+  EXPECT_EQ(setup->comment, "game\nsetup");
+}
+
 TEST(Sgf, ReportsThePositionOfAnError) {
   struct Case {
     const char* text;
