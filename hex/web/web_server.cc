@@ -32,6 +32,9 @@ namespace {
 // SearchQueueOptions::most.
 constexpr size_t kWebThreads = 40;
 constexpr size_t kMaxBody = size_t{1} << 20;
+// The library reads and drops a body longer than kMaxBody before it answers, because a browser that
+// still sends may not see the answer. For a body longer than this, the server answers immediately.
+constexpr size_t kMaxDropped = size_t{16} << 20;
 constexpr double kMaxSearchSeconds = 600;
 constexpr int kRequestSeconds = 5;  // a client must send its request within this time
 // The server detects a client that has disappeared after this time.
@@ -162,14 +165,40 @@ class WebServer::Impl {
       refuse(response, 403, "requests of other pages are refused");
       return false;
     }
+    // The library would read a body of PUT, PATCH and DELETE, too, before it answers with 404.
+    if (request.method != "GET" && request.method != "HEAD" && request.method != "POST") {
+      response.set_header("Allow", "GET, HEAD, POST");
+      refuse(response, 405, "the server has no such method");
+      return false;
+    }
     // The library limits neither the size of a body without a length, nor that of an uncompressed
     // body.
     if (request.has_header("Transfer-Encoding") || request.has_header("Content-Encoding")) {
       refuse(response, 411, "the body needs a Content-Length, and no encoding");
       return false;
     }
-    if (request.method == "POST" &&
-        !std::string_view(request.get_header_value("Content-Type")).starts_with("text/plain")) {
+    return request.method != "POST" || accept_body(request, response);
+  }
+
+  // Checks the head of a POST, before the library reads the body.
+  [[nodiscard]] static bool accept_body(const httplib::Request& request,
+                                        httplib::Response& response) {
+    if (!request.has_header("Content-Length")) {
+      // The library would read until the client closes the connection, without a limit.
+      refuse(response, 411, "the body needs a Content-Length");
+      return false;
+    }
+    uint64_t length = 0;
+    if (request.get_header_value_count("Content-Length") != 1 ||
+        !absl::SimpleAtoi(request.get_header_value("Content-Length"), &length)) {
+      refuse(response, 400, "the Content-Length must be one number");
+      return false;
+    }
+    if (length > kMaxDropped) {
+      refuse(response, 413, absl::StrCat("the body may have at most ", kMaxBody, " bytes"));
+      return false;
+    }
+    if (!std::string_view(request.get_header_value("Content-Type")).starts_with("text/plain")) {
       refuse(response, 415, "the body must be SGF as text/plain");
       return false;
     }

@@ -14,9 +14,9 @@
 // each other, and the server has no state of a tab that was closed. The searches of all tabs share
 // the engine by turns (search_queue.h).
 //
-// Refused: names of hosts other than those of is_accepted_host(), pages of other origins, bodies of
-// more than 1 MiB, compressed bodies and bodies without a length, and searches beyond the limit of
-// the queue. A connection carries one request, so that no part of a refused request is taken for
+// Refused: names of hosts other than those of is_accepted_host(), pages of other origins, methods
+// other than GET, HEAD and POST (405), bodies of more than 1 MiB (413), compressed bodies and bodies
+// without a length (411), and searches beyond the limit of the queue. A connection carries one request, so that no part of a refused request is taken for
 // the next one.
 #ifndef CARIAMA_HEX_WEB_WEB_SERVER_H_
 #define CARIAMA_HEX_WEB_WEB_SERVER_H_

@@ -196,6 +196,31 @@ TEST_F(WebServerTest, RefusesMalformedRequests) {
   EXPECT_EQ(engine_.searches, 0);
 }
 
+// The library would read a body without a length until the client closes the connection. The client
+// here sends none and waits for the answer.
+TEST_F(WebServerTest, RefusesBodiesWithoutALimit) {
+  const std::string good = post("/game", "(;SZ[5])");
+  const auto with_length = [&](const std::string& fields) {
+    return ask(replaced(good, "Content-Length: 8\r\n", fields));
+  };
+  EXPECT_THAT(with_length(""), StartsWith("HTTP/1.1 411"));
+  EXPECT_THAT(with_length("Transfer-Encoding: chunked\r\n"), StartsWith("HTTP/1.1 411"));
+  for (const char* length : {"x", "-1", "8x", "99999999999999999999999"}) {
+    EXPECT_THAT(with_length("Content-Length: " + std::string(length) + "\r\n"),
+                StartsWith("HTTP/1.1 400"))
+        << length;
+  }
+  EXPECT_THAT(with_length("Content-Length: 8\r\nContent-Length: 8\r\n"),
+              StartsWith("HTTP/1.1 400"));
+  EXPECT_THAT(with_length("Content-Length: 1000000000000\r\n"), StartsWith("HTTP/1.1 413"));
+  for (const char* method : {"PUT", "PATCH", "DELETE"}) {
+    const std::string answer = ask(replaced(good, "POST", method));
+    EXPECT_THAT(answer, StartsWith("HTTP/1.1 405")) << method;
+    EXPECT_THAT(answer, HasSubstr("Allow: GET, HEAD, POST")) << method;
+  }
+  EXPECT_THAT(ask(good), StartsWith("HTTP/1.1 200"));
+}
+
 // A foreign page may post a body that contains a request. The server must not execute it. The inner
 // request begins behind the 4 KiB that the server reads immediately with the head of the outer one.
 TEST_F(WebServerTest, TheBodyOfARefusedRequestIsNoRequest) {
