@@ -37,7 +37,8 @@ bool is_interrupt(const std::string& line) {
   return start != std::string::npos && line.compare(start, 11, "# interrupt") == 0;
 }
 
-// The reader thread: reads lines into the queue until the input ends or the session does.
+// The body of the reader thread: reads lines into the queue until the input ends or the session
+// does.
 void read_lines(Queue* queue, int in, int wake) {
   LineReader reader(in, wake);
   uint64_t number = 0;
@@ -56,6 +57,33 @@ void read_lines(Queue* queue, int in, int wake) {
   queue->error = reader.error();
   queue->changed.notify_all();
 }
+
+// The reader thread of a session. The destructor ends it, also if the engine has thrown an exception.
+class ReaderThread {
+ public:
+  // Takes over the thread that runs read_lines() with the same arguments.
+  ReaderThread(std::thread thread, Queue& queue, int wake)
+      : thread_(std::move(thread)), queue_(queue), wake_(wake) {}
+  ~ReaderThread() { end(); }
+  ReaderThread(const ReaderThread&) = delete;
+  ReaderThread& operator=(const ReaderThread&) = delete;
+
+  void end() {
+    if (!thread_.joinable()) return;
+    {
+      const std::lock_guard lock(queue_.mutex);
+      queue_.closed = true;
+      queue_.changed.notify_all();
+    }
+    eventfd_write(wake_, 1);
+    thread_.join();
+  }
+
+ private:
+  std::thread thread_;
+  Queue& queue_;
+  int wake_;
+};
 
 // Returns 0, or the errno of the write that failed.
 int write_all(int fd, std::string_view text) {
@@ -108,9 +136,10 @@ absl::Status run_gtp(Engine& engine, int in, int out, const GtpOptions& options)
   const FileDescriptor wake(eventfd(0, EFD_CLOEXEC));
   if (!wake.valid()) return make_errno_error(errno, ErrorScope::kProcess, "no event descriptor");
   Queue queue;
-  absl::StatusOr<std::thread> reader =
+  absl::StatusOr<std::thread> thread =
       internal::start_thread([&] { read_lines(&queue, in, wake.get()); });
-  if (!reader.ok()) return reader.status();
+  if (!thread.ok()) return thread.status();
+  ReaderThread reader(*std::move(thread), queue, wake.get());
   int error = 0;  // errno of the first write that failed
   const auto output = [&](std::string_view text) {
     if (error == 0) error = write_all(out, text);
@@ -128,13 +157,7 @@ absl::Status run_gtp(Engine& engine, int in, int out, const GtpOptions& options)
     if (!session.execute(line) || error != 0) break;
     session.ponder();
   }
-  {
-    const std::lock_guard lock(queue.mutex);
-    queue.closed = true;
-    queue.changed.notify_all();
-  }
-  eventfd_write(wake.get(), 1);
-  reader->join();
+  reader.end();
   // EPIPE and ECONNRESET: the controller has closed its end, as it may at the end of a session.
   if (error != 0 && error != EPIPE) {
     return make_errno_error(

@@ -40,7 +40,7 @@ class LineReader {
 // closes `in`, an analysis ends immediately and a genmove ends within its limits. The program
 // should ignore SIGPIPE. Errors: those of the system before the first line is read, and of read(2)
 // and write(2), which end the session. A controller that has closed its end of `in` (ECONNRESET) or
-// `out` (EPIPE) is no error.
+// `out` (EPIPE) is no error. Throws the exceptions of the engine, after the thread has ended.
 [[nodiscard]] absl::Status run_gtp(Engine& engine, int in, int out, const GtpOptions& options = {});
 
 }  // namespace cariama::hex

@@ -7,7 +7,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <functional>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <thread>
 
 #include "tests/hex/testing/flat_engine.h"
@@ -231,6 +234,26 @@ TEST(GtpStream, AnErrorOfItsInputIsReported) {
       << status;
   close(folder);
   close(out);
+}
+
+class ThrowingEngine final : public testing::FlatEngine {
+ public:
+  SearchReport search(const Board&, const SearchLimits&, const std::atomic<bool>&,
+                      const std::function<void(const SearchReport&)>&, double) override {
+    throw std::runtime_error("the engine failed");
+  }
+};
+
+// The reader thread waits for a line when the engine throws.
+TEST(GtpStream, AnExceptionOfTheEngineEndsTheSession) {
+  ThrowingEngine engine;
+  int to[2];
+  ASSERT_EQ(pipe2(to, O_CLOEXEC), 0);
+  const int out = open("/dev/null", O_WRONLY | O_CLOEXEC);
+  const std::string_view line = "genmove b\n";
+  ASSERT_EQ(write(to[1], line.data(), line.size()), static_cast<ssize_t>(line.size()));
+  EXPECT_THROW(static_cast<void>(run_gtp(engine, to[0], out, kShort)), std::runtime_error);
+  for (const int fd : {to[0], to[1], out}) close(fd);
 }
 
 TEST(GtpInterruptsTest, EndOnlySearchesOfEarlierLines) {
