@@ -59,8 +59,8 @@ constexpr const char* kHelp =
     "  cariama-hex bench   [options]            playouts and tree iterations per second\n"
     "\n"
     "  --size N, --size COLSxROWS  the board (default 11)\n"
-    "  -n P                 number of processes (default 1)\n"
-    "  -t T                 number of threads in each process (default 1)\n"
+    "  -n P                 gtp, analyze, serve, bench: number of processes (default 1)\n"
+    "  -t T                 these: number of threads in each process (default 1)\n"
     "  --lease S            a process that gives no sign of life for S seconds counts as dead, "
     "and\n"
     "                       the search continues without it (default 30; 0: never)\n"
@@ -541,8 +541,14 @@ int run(int argc, char** argv) {
   const std::string error =
       program.error().empty() ? read(program.arguments(), arguments) : program.error();
   if (!error.empty()) return usage(error);
-  if (arguments.command == "solve") return solve(arguments);
-  if (arguments.command == "match") return match(arguments);
+  const bool solves = arguments.command == "solve";
+  if (solves || arguments.command == "match") {
+    // mcts::Program has removed -n and -t from its arguments.
+    if (program.arguments().size() + 1 != static_cast<size_t>(argc)) {
+      return usage(arguments.command + " has no options -n and -t: it runs one thread");
+    }
+    return solves ? solve(arguments) : match(arguments);
+  }
   const auto job = arguments.command == "gtp"       ? gtp
                    : arguments.command == "analyze" ? analyze
                    : arguments.command == "serve"   ? serve
@@ -550,8 +556,8 @@ int run(int argc, char** argv) {
                                                     : nullptr;
   if (job == nullptr)
     return usage("the command must be gtp, analyze, serve, solve, match or bench");
-  if (job == serve && !arguments.rest.empty()) {
-    return usage("serve has no argument '" + arguments.rest[0] + "'");
+  if (job != analyze && !arguments.rest.empty()) {
+    return usage(arguments.command + " has no argument '" + arguments.rest[0] + "'");
   }
   if (job == bench && arguments.seconds == 0.0 && arguments.iterations == 0) {
     return usage("bench needs --seconds above 0, or --iterations");

@@ -275,12 +275,29 @@ TEST(Program, WarnsOfAPageForOtherMachines) {
 }
 
 TEST(Program, WrongUsageIsReported) {
-  for (const char* wrong :
-       {"", "dance", "analyze --size 2", "bench -n 0", "gtp --seconds many",
-        "analyze --without wings", "match one", "bench --seconds 0", "gtp --seconds 1e12",
-        "analyze --memory 9e15", "analyze --iterations 0.5", "match --pairs 1.5 a b",
-        "serve --port 65536", "serve --port x", "serve --bind localhost", "serve --bind",
-        "serve a1"}) {
+  for (const char* wrong : {"",
+                            "dance",
+                            "analyze --size 2",
+                            "bench -n 0",
+                            "gtp --seconds many",
+                            "analyze --without wings",
+                            "match one",
+                            "bench --seconds 0",
+                            "gtp --seconds 1e12",
+                            "analyze --memory 9e15",
+                            "analyze --iterations 0.5",
+                            "match --pairs 1.5 a b",
+                            "serve --port 65536",
+                            "serve --port x",
+                            "serve --bind localhost",
+                            "serve --bind",
+                            "serve a1",
+                            "gtp a1",
+                            "bench a1",
+                            "solve --size 3 -n 2",
+                            "solve --size 3 -t2",
+                            "match -t 2 a b",
+                            "match -n2 a b"}) {
     EXPECT_EQ(run(wrong).code, 2) << wrong;
   }
   EXPECT_EQ(run("analyze z99").code, 1);
@@ -289,6 +306,8 @@ TEST(Program, WrongUsageIsReported) {
       shell(CARIAMA_PROGRAM_DIR "/cariama-hex match --pairs 99999999999999 a b 2>&1");
   EXPECT_EQ(many.code, 2);
   EXPECT_THAT(many.output, HasSubstr("--pairs needs a whole number from 1 to 100000"));
+  const Outcome threads = shell(CARIAMA_PROGRAM_DIR "/cariama-hex solve --size 3 -t 2 2>&1");
+  EXPECT_THAT(threads.output, HasSubstr("solve has no options -n and -t: it runs one thread"));
 }
 
 // The program prints the result of the search in spite of the error.
