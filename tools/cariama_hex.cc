@@ -484,6 +484,12 @@ int solve(const Arguments& arguments) {
   return solution.winner ? 0 : 1;
 }
 
+// Returns a rating as JSON, which has no infinity: the rating of a player without a win or without
+// a loss is null.
+std::string rating_json(double rating) {
+  return std::isfinite(rating) ? absl::StrFormat("%.0f", rating) : "null";
+}
+
 int match(const Arguments& arguments) {
   if (arguments.rest.size() != 2) return usage("match needs two engine commands");
   MatchOptions options;
@@ -515,9 +521,10 @@ int match(const Arguments& arguments) {
   if (arguments.json) {
     std::printf(
         "{\"name\": \"match\", \"games\": %d, \"wins\": %d, \"losses\": %d, \"failures\": %d, "
-        "\"elo\": %.0f, \"elo_low\": %.0f, \"elo_high\": %.0f}\n",
-        result->games(), result->wins[0], result->wins[1], result->failures, rating.difference,
-        rating.low, rating.high);
+        "\"elo\": %s, \"elo_low\": %s, \"elo_high\": %s}\n",
+        result->games(), result->wins[0], result->wins[1], result->failures,
+        rating_json(rating.difference).c_str(), rating_json(rating.low).c_str(),
+        rating_json(rating.high).c_str());
   } else {
     std::printf("first %d : %d second, %.0f Elo (%.0f .. %.0f), %d failures\n", result->wins[0],
                 result->wins[1], rating.difference, rating.low, rating.high, result->failures);

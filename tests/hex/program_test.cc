@@ -184,6 +184,21 @@ TEST(Program, RefereesAMatch) {
   EXPECT_THAT(outcome.output, HasSubstr("\"failures\": 0"));
 }
 
+// A player who wins all games has an infinite rating, for which JSON has no number.
+TEST(Program, TheRatingOfAMatchWithoutALossIsNull) {
+  const std::string resigns =
+      "'while read line; do case \"$line\" in *genmove*) echo = resign;; *) echo =;; esac; echo; "
+      "case \"$line\" in *quit*) exit;; esac; done'";
+  const Outcome outcome =
+      run("match --size 4 --pairs 1 --iterations 50 --json \"" CARIAMA_PROGRAM_DIR
+          "/cariama-hex gtp\" " +
+          resigns);
+  EXPECT_EQ(outcome.code, 0);
+  EXPECT_THAT(outcome.output, HasSubstr("\"wins\": 2, \"losses\": 0, \"failures\": 0"));
+  EXPECT_THAT(outcome.output, ContainsRegex("\"elo\": null, \"elo_low\": -?[0-9]+, "
+                                            "\"elo_high\": null"));
+}
+
 // The engine is a script with a child. Neither reads its input. Both must end with the referee.
 TEST(Program, AnEngineEndsWithItsReferee) {
   for (const int signal : {SIGTERM, SIGKILL}) {
