@@ -39,7 +39,7 @@ struct MoveReport {
 struct SearchReport {
   Color color = Color::kBlack;  // the side to move
   uint64_t iterations = 0;
-  double seconds = 0;             // of the search, or of the solver if it has proved the move
+  double seconds = 0;             // since the call of search(), with the time of a solver
   std::vector<MoveReport> moves;  // the best move first
 };
 

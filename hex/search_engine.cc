@@ -36,13 +36,22 @@ void SearchEngineOptions::without_amaf() {
 // The interface of the searches for boards of one number of words.
 class SearchEngine::Sized {
  public:
+  using Clock = std::chrono::steady_clock;
+
   virtual ~Sized() = default;
   [[nodiscard]] virtual bool fits(const Board& board) const = 0;
-  virtual SearchReport run(const Board& board, const SearchLimits& limits,
+  // start: the begin of SearchEngine::search(). The limits and the times of the reports count from
+  // there.
+  virtual SearchReport run(const Board& board, Clock::time_point start, const SearchLimits& limits,
                            const std::atomic<bool>& stop,
                            const std::function<void(const SearchReport&)>& progress,
                            double interval, std::vector<mcts::Statistics>& statistics) = 0;
   virtual void clear() = 0;
+
+ protected:
+  [[nodiscard]] static double seconds_since(Clock::time_point start) {
+    return std::chrono::duration<double>(Clock::now() - start).count();
+  }
 };
 
 template <int kWords>
@@ -59,7 +68,8 @@ class SearchEngine::SizedSearch : public Sized {
     return board.cells() <= 128 ? 2 : board.cells() <= 256 ? 4 : 10;
   }
 
-  SearchReport run(const Board& board, const SearchLimits& limits, const std::atomic<bool>& stop,
+  SearchReport run(const Board& board, Clock::time_point start, const SearchLimits& limits,
+                   const std::atomic<bool>& stop,
                    const std::function<void(const SearchReport&)>& progress, double interval,
                    std::vector<mcts::Statistics>& statistics) override {
     // Each search gets its own seed, computed from the first one: the same seed gives the same
@@ -67,13 +77,14 @@ class SearchEngine::SizedSearch : public Sized {
     search_.options().seed = mcts::Random::mix(options_.search.seed + ++searches_);
     const Game game(board, options_.knowledge);
     follow(game);
+    const double before = seconds_since(start);  // the solver's time and that of follow()
     typename mcts::Search<Game>::Progress report;
     if (progress) {
-      report = [&](const Result& result) { progress(translate(board, result)); };
+      report = [&](const Result& result) { progress(translate(board, result, before)); };
     }
-    Result result = search_.run(game, {limits.seconds, limits.iterations}, &stop, report, interval);
+    Result result = search_.run(game, limits_after(limits, before), &stop, report, interval);
     statistics = std::move(result.processes);
-    return translate(board, result);
+    return translate(board, result, before);
   }
 
   void clear() override {
@@ -98,11 +109,13 @@ class SearchEngine::SizedSearch : public Sized {
     if (added[1 - first].any()) search_.advance(static_cast<Move>(added[1 - first].first()));
   }
 
-  [[nodiscard]] static SearchReport translate(const Board& board, const Result& result) {
+  // before: the seconds of the search that passed before the result's time began.
+  [[nodiscard]] static SearchReport translate(const Board& board, const Result& result,
+                                              double before) {
     SearchReport report;
     report.color = board.to_move();
     report.iterations = result.iterations;
-    report.seconds = result.seconds;
+    report.seconds = before + result.seconds;
     for (const mcts::MoveResult<Move>& one : result.moves) {
       MoveReport move;
       move.move = one.move;
@@ -127,22 +140,25 @@ class SearchEngine::SizedPaperSearch final : public SizedSearch<kWords> {
  public:
   using Base = SizedSearch<kWords>;
   using Game = typename Base::Game;
+  using Clock = typename Base::Clock;
 
   SizedPaperSearch(mcts::Host& host, const SearchEngineOptions& options)
       : Base(host, options), paper_(host, options.search), options_(options) {}
 
-  SearchReport run(const Board& board, const SearchLimits& limits, const std::atomic<bool>& stop,
+  SearchReport run(const Board& board, Clock::time_point start, const SearchLimits& limits,
+                   const std::atomic<bool>& stop,
                    const std::function<void(const SearchReport&)>& progress, double interval,
                    std::vector<mcts::Statistics>& statistics) override {
     paper_.options().seed = mcts::Random::mix(options_.search.seed + ++searches_);
+    const double before = Base::seconds_since(start);
     typename mcts::PaperSearch<Game>::Progress report;
     if (progress) {
-      report = [&](const auto& result) { progress(Base::translate(board, result)); };
+      report = [&](const auto& result) { progress(Base::translate(board, result, before)); };
     }
-    auto result = paper_.run(Game(board, options_.knowledge), {limits.seconds, limits.iterations},
-                             &stop, report, interval);
+    auto result = paper_.run(Game(board, options_.knowledge), limits_after(limits, before), &stop,
+                             report, interval);
     statistics = std::move(result.processes);
-    return Base::translate(board, result);
+    return Base::translate(board, result, before);
   }
   void clear() override { searches_ = 0; }
 
@@ -168,17 +184,15 @@ SearchReport SearchEngine::search(const Board& board, const SearchLimits& limits
                                   const std::function<void(const SearchReport&)>& progress,
                                   double interval) {
   statistics_.clear();
-  const auto start = std::chrono::steady_clock::now();
+  const auto start = Sized::Clock::now();
   const Solution solution = solve(board, limits, stop);
-  const double solved =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   // The engine also searches a position that is proved to be lost, to find the move that is the
   // hardest to answer.
   if (solution.winner == board.to_move()) {
     SearchReport report;
     report.color = board.to_move();
     report.iterations = solution.nodes;
-    report.seconds = solved;
+    report.seconds = std::chrono::duration<double>(Sized::Clock::now() - start).count();
     MoveReport move;
     move.move = solution.move;
     move.visits = solution.nodes;
@@ -192,8 +206,7 @@ SearchReport SearchEngine::search(const Board& board, const SearchLimits& limits
   if (sized_ == nullptr) {
     sized_ = options_.paper ? make<SizedPaperSearch>(board) : make<SizedSearch>(board);
   }
-  SearchReport report =
-      sized_->run(board, limits_after(limits, solved), stop, progress, interval, statistics_);
+  SearchReport report = sized_->run(board, start, limits, stop, progress, interval, statistics_);
   if (solution.open.any() && report.moves[0].proven_win != true) {
     std::stable_partition(report.moves.begin(), report.moves.end(), [&](const MoveReport& move) {
       return solution.open.test(move.move) && move.proven_win != false;

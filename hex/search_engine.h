@@ -47,7 +47,9 @@ class SearchEngine final : public Engine {
 
   [[nodiscard]] std::string name() const override { return "Cariama"; }
   [[nodiscard]] std::string version() const override { return "0.1.0"; }
-  // See Engine::search. `progress` is called in the calling thread.
+  // See Engine::search. `progress` is called in the calling thread. The time limit includes the
+  // solver and the change of the tree to the new position, which cannot be interrupted: it waits
+  // for all processes (mcts::Search::advance). If that takes longer, the search takes 1 ms more.
   [[nodiscard]] SearchReport search(const Board& board, const SearchLimits& limits,
                                     const std::atomic<bool>& stop,
                                     const std::function<void(const SearchReport&)>& progress,

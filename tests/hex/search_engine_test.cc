@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -137,6 +138,23 @@ TEST(SearchEngine, TheSameSeedPlaysTheSameGame) {
   };
   EXPECT_EQ(play(1), play(1));
   EXPECT_NE(play(1), play(2));
+}
+
+// The solver ends at its limit of nodes and takes nearly all of the time: the tree search has one
+// iteration.
+TEST(SearchEngine, TheTimeOfAReportIncludesTheSolver) {
+  const auto host = local_host(1);
+  SearchEngineOptions options;
+  options.solve_nodes = 20000;
+  options.solve_empties = 81;
+  SearchEngine engine(*host, options);
+  const auto start = std::chrono::steady_clock::now();
+  const SearchReport report = think(engine, Board(9, 9), 1);
+  const std::chrono::duration<double> time = std::chrono::steady_clock::now() - start;
+  EXPECT_FALSE(report.moves[0].proven_win.has_value())
+      << "the solver has proved the position within its limit";
+  EXPECT_LE(report.seconds, time.count());
+  EXPECT_GE(report.seconds, 0.25 * time.count());
 }
 
 TEST(SearchEngine, ReportsPriorsUnlessTheyAreSwitchedOff) {
