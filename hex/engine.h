@@ -41,6 +41,9 @@ struct SearchReport {
   uint64_t iterations = 0;
   double seconds = 0;             // since the call of search(), with the time of a solver
   std::vector<MoveReport> moves;  // the best move first
+  // The ranks of the processes that had not ended their parts of the search when it returned: the
+  // report lacks their last iterations.
+  std::vector<uint32_t> late;
 };
 
 class Engine {

@@ -5,6 +5,8 @@
 #include <optional>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "dtutils/diagnostics.h"
 #include "mcts/paper/paper_search.h"
 #include "mcts/search.h"
 
@@ -127,6 +129,7 @@ class SearchEngine::SizedSearch : public Sized {
       move.line = one.line;
       report.moves.push_back(std::move(move));
     }
+    report.late = result.late;
     return report;
   }
 
@@ -207,6 +210,13 @@ SearchReport SearchEngine::search(const Board& board, const SearchLimits& limits
     sized_ = options_.paper ? make<SizedPaperSearch>(board) : make<SizedSearch>(board);
   }
   SearchReport report = sized_->run(board, start, limits, stop, progress, interval, statistics_);
+  for (const uint32_t rank : report.late) {
+    report_once(absl::StrCat("hex.late.", rank),
+                absl::StrCat("rank ", rank,
+                             " did not end its part of a search in time: the result lacks its last "
+                             "iterations, and the next search waits for it"),
+                "look for a process that is stopped or gets no processor time");
+  }
   if (solution.open.any() && report.moves[0].proven_win != true) {
     std::stable_partition(report.moves.begin(), report.moves.end(), [&](const MoveReport& move) {
       return solution.open.test(move.move) && move.proven_win != false;

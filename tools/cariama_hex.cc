@@ -23,6 +23,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "dsfabric/fabric.h"
 #include "dsfabric/launcher.h"
@@ -341,6 +342,10 @@ void print_analysis(const Arguments& arguments, const Board& board, const Search
           static_cast<unsigned long long>(one.remote_selections),
           static_cast<unsigned long long>(one.messages));
     }
+    if (!report.late.empty()) {
+      std::printf("without the last iterations of rank %s, which did not answer in time\n",
+                  absl::StrJoin(report.late, ", ").c_str());
+    }
     return;
   }
   for (uint32_t rank = 0; rank < engine.statistics().size(); ++rank) {
@@ -348,12 +353,13 @@ void print_analysis(const Arguments& arguments, const Board& board, const Search
   }
   std::printf(
       "{\"name\": \"move\", \"value\": %s, \"win_rate\": %.4f, \"visits\": %llu, "
-      "\"proven\": %s, \"iterations\": %llu, \"seconds\": %.3f}\n",
+      "\"proven\": %s, \"iterations\": %llu, \"seconds\": %.3f, \"late\": [%s]}\n",
       quoted(board, best.move).c_str(), best.win_rate, static_cast<unsigned long long>(best.visits),
       !best.proven_win   ? "null"
       : *best.proven_win ? "true"
                          : "false",
-      static_cast<unsigned long long>(report.iterations), report.seconds);
+      static_cast<unsigned long long>(report.iterations), report.seconds,
+      absl::StrJoin(report.late, ", ").c_str());
 }
 
 int analyze(const Arguments& arguments, mcts::Host& host) {

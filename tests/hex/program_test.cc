@@ -113,6 +113,21 @@ TEST(Program, AnswersWithoutAStoppedProcess) {
   EXPECT_THAT(outcome.output, Not(HasSubstr("left behind")));
 }
 
+// Rank 1 is stopped during a search that an interrupt then ends. It lives until the result has been
+// reported.
+TEST(Program, NamesTheProcessesThatAResultLacks) {
+  const Outcome outcome = run_driven(
+      "wait_for() { for i in $(seq 600); do grep -q \"$1\" $folder/out && return; sleep 0.1; done; "
+      "}; "
+      "wait_for visits; kill -STOP $(cat $folder/1); kill -INT $(cat $folder/0); "
+      "wait_for 'in time'; kill -KILL $(cat $folder/1)",
+      "analyze --size 9 --lease 0 --seconds 1000 --json");
+  EXPECT_THAT(outcome.output, HasSubstr("rank 1 did not end its part of a search in time"));
+  EXPECT_THAT(outcome.output, HasSubstr("\"late\": [1]"));
+  EXPECT_NE(outcome.code, 124);
+  EXPECT_THAT(outcome.output, Not(HasSubstr("left behind")));
+}
+
 // Rank 0 is killed while it thinks about a move: all other processes end.
 TEST(Program, EndsWithRankZero) {
   const Outcome outcome = run_driven(
@@ -133,6 +148,7 @@ TEST_P(ByProcesses, AnalysesAPosition) {
   EXPECT_EQ(outcome.code, 0);
   EXPECT_THAT(outcome.output, ContainsRegex("\"name\": \"move\", \"value\": \"[a-e][1-5]\""));
   EXPECT_THAT(outcome.output, HasSubstr("\"name\": \"process\", \"rank\": 0"));
+  EXPECT_THAT(outcome.output, HasSubstr("\"late\": []"));
   if (!GetParam().empty()) {
     EXPECT_THAT(outcome.output, HasSubstr("\"name\": \"process\", \"rank\": 1"));
   }
