@@ -200,6 +200,9 @@ class Search {
   static constexpr double kSafetyInterval = 0.01;
   // Limit of the root's visits: the counter of a move has 32 bits.
   static constexpr uint64_t kMaxVisits = 0x70000000;
+  // Number of rollouts of a search without a limit, which never begins all of them: kMaxVisits ends
+  // it before. It leaves room in the counters of Job, which are signed.
+  static constexpr uint64_t kUnlimited = uint64_t{1} << 62;
   // SearchOptions::memory_bytes has room for this number of the largest nodes at least.
   static constexpr uint64_t kLeastNodes = 512;
 
@@ -271,8 +274,9 @@ class Search {
       job_.start(0);
       return;
     }
-    job_.start(limits.iterations == 0 ? int64_t{1} << 62
-                                      : static_cast<int64_t>(limits.iterations - iterations_));
+    const uint64_t rollouts =
+        limits.iterations == 0 ? kUnlimited : std::min(limits.iterations - iterations_, kUnlimited);
+    job_.start(static_cast<int64_t>(rollouts));
     next_safety_ = seconds() + kSafetyInterval;
     process_.exchange().announce_root();
     process_.pool().open_root();

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdint>
 #include <initializer_list>
 #include <memory>
 #include <optional>
@@ -362,6 +363,21 @@ TEST(Search, TimeIsALimit) {
   const auto result = search.run(ConnectFour(), {.seconds = 0.02});
   EXPECT_GE(result.seconds, 0.02);
   EXPECT_EQ(result.moves.size(), 7u);  // even if no rollout completed in time
+}
+
+// Limits beyond the range of a signed number do not prevent the search from running.
+TEST(Search, HugeLimitsOfIterations) {
+  const auto host = local_host(1);
+  Search<ConnectFour> search(*host);
+  for (const uint64_t limit : {uint64_t{1} << 62, uint64_t{1} << 63, UINT64_MAX}) {
+    std::atomic<bool> stop{false};
+    // The limit of the time ends a search that begins no rollout.
+    const auto result = search.run(
+        ConnectFour(), {.seconds = 60, .iterations = limit}, &stop,
+        [&](const auto& so_far) { stop = so_far.iterations > 0; }, 0.001);
+    EXPECT_GT(result.iterations, 0u) << limit;
+    check_conservation(search, result);
+  }
 }
 
 // As the time that is left of a budget may be.
