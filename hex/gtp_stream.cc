@@ -18,14 +18,16 @@
 namespace cariama::hex {
 namespace {
 
-// Maximum number of lines that were read and wait to be executed. At this number the reader stops
-// until the session has executed a line.
+// Maximum number of lines that were read and wait to be executed, and of their bytes. At one of them
+// the reader stops until the session has taken a line.
 constexpr size_t kMaxWaiting = 4096;
+constexpr size_t kMaxWaitingBytes = 4 * LineReader::kMaxLine;
 
 struct Queue {
   std::mutex mutex;
   std::condition_variable changed;
   std::deque<std::pair<uint64_t, std::string>> lines;
+  size_t bytes = 0;     // of the lines
   bool ended = false;   // the input has ended
   bool closed = false;  // the session has ended: the reader must stop
   int error = 0;        // errno, if the input has ended by an error
@@ -46,8 +48,12 @@ void read_lines(Queue* queue, int in, int wake) {
     const bool interrupt = is_interrupt(*line);
     queue->interrupts.received(++number, interrupt);
     std::unique_lock lock(queue->mutex);
-    queue->changed.wait(lock, [&] { return queue->lines.size() < kMaxWaiting || queue->closed; });
+    queue->changed.wait(lock, [&] {
+      return queue->closed ||
+             (queue->lines.size() < kMaxWaiting && queue->bytes + line->size() <= kMaxWaitingBytes);
+    });
     if (queue->closed) return;
+    queue->bytes += line->size();
     queue->lines.emplace_back(number, *std::move(line));
     queue->changed.notify_all();
   }
@@ -151,6 +157,7 @@ absl::Status run_gtp(Engine& engine, int in, int out, const GtpOptions& options)
     if (queue.lines.empty()) break;
     const auto [number, line] = std::move(queue.lines.front());
     queue.lines.pop_front();
+    queue.bytes -= line.size();
     queue.changed.notify_all();
     lock.unlock();
     queue.interrupts.executing(number);

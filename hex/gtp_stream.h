@@ -36,7 +36,8 @@ class LineReader {
 };
 
 // Executes the lines of `in` until `quit` or the end of the input, and writes the answers to `out`.
-// Blocks. It starts a thread that reads `in`, and joins it before it returns. If the controller
+// Blocks. It starts a thread that reads `in`, and joins it before it returns. During a command the
+// thread reads at most 4096 further lines with 4 MiB in all, and one line more. If the controller
 // closes `in`, an analysis ends immediately and a genmove ends within its limits. The program
 // should ignore SIGPIPE. Errors: those of the system before the first line is read, and of read(2)
 // and write(2), which end the session. A controller that has closed its end of `in` (ECONNRESET) or

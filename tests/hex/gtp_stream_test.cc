@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <functional>
 #include <stdexcept>
 #include <string>
@@ -234,6 +235,70 @@ TEST(GtpStream, AnErrorOfItsInputIsReported) {
       << status;
   close(folder);
   close(out);
+}
+
+// Its search runs until `release` is set.
+class WaitingEngine final : public testing::FlatEngine {
+ public:
+  SearchReport search(const Board& board, const SearchLimits&, const std::atomic<bool>&,
+                      const std::function<void(const SearchReport&)>&, double) override {
+    const auto end = std::chrono::steady_clock::now() + std::chrono::milliseconds(kPatience);
+    while (!release && std::chrono::steady_clock::now() < end) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    const std::atomic<bool> never{false};
+    return FlatEngine::search(board, {.iterations = 1}, never, nullptr, 0);
+  }
+  std::atomic<bool> release{false};
+};
+
+// The reader stops at 4 MiB of lines that wait. The session executes all of them later.
+TEST(GtpStream, TheBytesThatWaitAreLimited) {
+  WaitingEngine engine;
+  int to[2];
+  int from[2];
+  ASSERT_EQ(pipe2(to, O_CLOEXEC), 0);
+  ASSERT_EQ(pipe2(from, O_CLOEXEC), 0);
+  std::thread session([&] {
+    EXPECT_TRUE(run_gtp(engine, to[0], from[1], kShort).ok());
+    close(from[1]);
+  });
+  std::string input = "genmove b\n";
+  constexpr size_t kLines = 12;
+  for (size_t i = 0; i < kLines; ++i) input += std::string(LineReader::kMaxLine - 1, 'x') + "\n";
+  ASSERT_EQ(fcntl(to[1], F_SETFL, O_NONBLOCK), 0);
+  std::string_view left = input;
+  // Returns false if the pipe is full for `patience` milliseconds.
+  const auto write_some = [&](int patience) {
+    pollfd fds{to[1], POLLOUT, 0};
+    if (poll(&fds, 1, patience) <= 0) return false;
+    const ssize_t written = write(to[1], left.data(), left.size());
+    if (written > 0) left.remove_prefix(static_cast<size_t>(written));
+    return written > 0;
+  };
+  while (!left.empty() && write_some(500)) {
+  }
+  // 4 MiB wait, one line waits for room, and the pipe and the buffer of the reader contain a part
+  // of the next one.
+  EXPECT_LE(input.size() - left.size(), 8 * LineReader::kMaxLine);
+  engine.release = true;
+  while (!left.empty() && write_some(kPatience)) {
+  }
+  EXPECT_TRUE(left.empty()) << "the session does not read on";
+  close(to[1]);
+  std::string answers;
+  char bytes[4096];
+  for (ssize_t count; (count = read(from[0], bytes, sizeof(bytes))) > 0;) {
+    answers.append(bytes, static_cast<size_t>(count));
+  }
+  session.join();
+  size_t refused = 0;
+  for (size_t at = 0; (at = answers.find("? unknown command", at)) != std::string::npos; ++at) {
+    ++refused;
+  }
+  EXPECT_EQ(refused, kLines);
+  close(to[0]);
+  close(from[0]);
 }
 
 class ThrowingEngine final : public testing::FlatEngine {
