@@ -271,6 +271,20 @@ SearchReport GtpSession::search(Board board, Color color, const SearchLimits& li
   return report;
 }
 
+std::optional<bool> GtpSession::prove_swap(const Board& board, SearchLimits& limits) {
+  if (!board.may_swap() || board.cells() > kSolvedCells) return std::nullopt;
+  if (!solver_) solver_.emplace(options_.solver);
+  const auto start = std::chrono::steady_clock::now();
+  interrupts_->search_begins(false);
+  const std::optional<bool> swap = hex::prove_swap(
+      board, *solver_,
+      {.seconds = swap_proof_seconds(limits.seconds), .stop = &interrupts_->stop()});
+  interrupts_->search_ends();
+  const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
+  limits = limits_after(limits, taken.count());
+  return swap;
+}
+
 absl::StatusOr<std::optional<Move>> GtpSession::think(Color color) {
   Board board = game_.board();
   board.set_to_move(color);
@@ -282,16 +296,16 @@ absl::StatusOr<std::optional<Move>> GtpSession::think(Color color) {
   if (options_.live_graphics) {
     live = [this, board](const SearchReport& report) { output_(gtp_graphics(board, report)); };
   }
-  const SearchReport report =
-      search(board, color, move_limits(color), false, options_.live_interval, live);
+  SearchLimits limits = move_limits(color);
+  const std::optional<bool> swap = prove_swap(board, limits);
+  const SearchReport report = search(board, color, limits, false, options_.live_interval, live);
   if (report.moves.empty() || !board.is_legal(report.moves[0].move)) {
     return make_error(absl::StatusCode::kInternal, ErrorScope::kProcess,
                       "the engine found no legal move");
   }
   const MoveReport& best = report.moves[0];
-  if (board.may_swap() && best.move != kSwapPieces) {
-    if (!solver_) solver_.emplace(options_.solver);
-    if (should_swap(board, best.win_rate, *solver_)) return std::optional<Move>(kSwapPieces);
+  if (board.may_swap() && best.move != kSwapPieces && should_swap(swap, best.win_rate)) {
+    return std::optional<Move>(kSwapPieces);
   }
   if (options_.resign_below > 0 &&
       (best.proven_win == false || best.win_rate < options_.resign_below)) {

@@ -155,6 +155,9 @@ class GtpSession {
   Answer play_move(std::string_view color, std::string_view move);
   // Searches and returns the best move for `color`, or nullopt to resign. Does not play the move.
   absl::StatusOr<std::optional<Move>> think(Color color);
+  // Proves whether the move should be a swap, within a part of `limits`. Leaves the rest there.
+  // Returns nullopt if the board allows no swap, or without a proof.
+  std::optional<bool> prove_swap(const Board& board, SearchLimits& limits);
   SearchReport search(Board board, Color color, const SearchLimits& limits, bool analysis,
                       double interval, const std::function<void(const SearchReport&)>& progress);
   [[nodiscard]] GameClock& clock(Color color) { return clock_[static_cast<int>(color)]; }

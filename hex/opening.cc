@@ -1,5 +1,7 @@
 #include "hex/opening.h"
 
+#include <algorithm>
+
 namespace cariama::hex {
 
 Move fair_opening(const Board& board) {
@@ -7,12 +9,19 @@ Move fair_opening(const Board& board) {
   return static_cast<Move>(board.cols() + column);
 }
 
-bool should_swap(const Board& board, double win_rate, Solver& solver) {
-  if (board.cells() <= kSolvedCells) {
-    const Solution solution = solver.solve(board, {.seconds = 10});
-    if (solution.winner) return solution.move == kSwapPieces;
-  }
-  return win_rate < 0.5;
+double swap_proof_seconds(double move_seconds) {
+  return move_seconds > 0 ? std::min(move_seconds / 4, kMaxSwapProof) : kMaxSwapProof;
+}
+
+std::optional<bool> prove_swap(const Board& board, Solver& solver, const SolveLimits& limits) {
+  if (board.cells() > kSolvedCells) return std::nullopt;
+  const Solution solution = solver.solve(board, limits);
+  if (!solution.winner) return std::nullopt;
+  return solution.move == kSwapPieces;
+}
+
+bool should_swap(std::optional<bool> proof, double win_rate) {
+  return proof.value_or(win_rate < 0.5);
 }
 
 }  // namespace cariama::hex

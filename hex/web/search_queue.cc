@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <optional>
 #include <utility>
 
 #include "hex/opening.h"
@@ -109,14 +110,21 @@ void SearchQueue::run_turn(Search& search, const std::atomic<bool>& stop) {
   const SearchOrder& order = search.order_;
   if (order.choose_move && order.board.swap_rule() == SwapRule::kOn &&
       order.board.moves_played() == 0) {
-    end(search);  // the opening under the swap rule needs no search
+    end(search, std::nullopt);  // the opening under the swap rule needs no search
     return;
   }
-  double seconds = 0;
+  const auto start = std::chrono::steady_clock::now();
+  std::optional<bool> swap;
+  if (order.choose_move && order.board.may_swap()) {
+    swap = prove_swap(order.board, solver_,
+                      {.seconds = swap_proof_seconds(order.seconds), .stop = &interrupt_});
+  }
+  double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   uint64_t iterations = 0;
   for (;;) {
-    const double limit =
-        order.seconds > 0 ? std::min(options_.slice, order.seconds - seconds) : options_.slice;
+    const double limit = order.seconds > 0
+                             ? std::min(options_.slice, std::max(order.seconds - seconds, 0.001))
+                             : options_.slice;
     const auto totals = [&](SearchReport report) {
       report.seconds += seconds;
       report.iterations += iterations;
@@ -140,7 +148,7 @@ void SearchQueue::run_turn(Search& search, const std::atomic<bool>& stop) {
     iterations += report.iterations;
     if (stop.load() || interrupt_.load()) return;
     if (is_proved(report) || full || (order.seconds > 0 && seconds >= order.seconds)) {
-      end(search);
+      end(search, swap);
       return;
     }
     const std::lock_guard lock(mutex_);
@@ -164,21 +172,20 @@ void SearchQueue::publish(Search& search, SearchReport report) {
   changed_.notify_all();
 }
 
-void SearchQueue::end(Search& search) {
+void SearchQueue::end(Search& search, std::optional<bool> swap) {
   // Only this thread changes the report, so it needs no lock here.
   const Move move =
-      search.order_.choose_move ? chosen(search.order_, search.view_.report) : kNoMove;
+      search.order_.choose_move ? chosen(search.order_, search.view_.report, swap) : kNoMove;
   const std::lock_guard lock(mutex_);
   search.view_.move = move;
   search.view_.ended = true;
 }
 
-Move SearchQueue::chosen(const SearchOrder& order, const SearchReport& report) {
+Move SearchQueue::chosen(const SearchOrder& order, const SearchReport& report,
+                         std::optional<bool> swap) {
   if (report.moves.empty()) return fair_opening(order.board);
   const MoveReport& best = report.moves[0];
-  if (order.board.may_swap() && should_swap(order.board, best.win_rate, solver_)) {
-    return kSwapPieces;
-  }
+  if (order.board.may_swap() && should_swap(swap, best.win_rate)) return kSwapPieces;
   return best.move;
 }
 

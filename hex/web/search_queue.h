@@ -98,15 +98,17 @@ class SearchQueue {
   // Replaces the report. If a line has become shorter, its old continuation is preserved, because
   // in each slice the engine receives the parts of lines that other processes own again.
   void publish(Search& search, SearchReport report);
-  // Ends the search, with the engine's move if the order asks for one.
-  void end(Search& search);
-  [[nodiscard]] Move chosen(const SearchOrder& order, const SearchReport& report);
+  // Ends the search, with the engine's move if the order asks for one. swap: the result of
+  // prove_swap(), if the board allows a swap.
+  void end(Search& search, std::optional<bool> swap);
+  [[nodiscard]] static Move chosen(const SearchOrder& order, const SearchReport& report,
+                                   std::optional<bool> swap);
   void announce_order();  // Requires: mutex_ is locked.
 
   Engine& engine_;
   Loads loads_;
   const SearchQueueOptions options_;
-  Solver solver_;  // decides about swaps on small boards; used by run() only
+  Solver solver_;  // for prove_swap(); used by run() only
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<std::shared_ptr<Search>> waiting_;

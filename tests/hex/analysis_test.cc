@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
+#include <optional>
 #include <string>
 
 #include "hex/opening.h"
@@ -104,18 +106,40 @@ TEST(Opening, FairOpeningIsLegalAndShouldSwapFollowsTheWinRate) {
     board.play(move);
     ASSERT_TRUE(board.may_swap());
     if (board.cells() > kSolvedCells) {
-      EXPECT_TRUE(should_swap(board, 0.49, solver));
-      EXPECT_FALSE(should_swap(board, 0.51, solver));
+      EXPECT_EQ(prove_swap(board, solver, {}), std::nullopt);
     }
   }
-  // On 5x5 the solver decides, not the win rate of a search: a stone in the centre wins, a stone in
-  // the corner loses.
+  EXPECT_TRUE(should_swap(std::nullopt, 0.49));
+  EXPECT_FALSE(should_swap(std::nullopt, 0.51));
+  EXPECT_TRUE(should_swap(true, 0.9));
+  EXPECT_FALSE(should_swap(false, 0.1));
+  // On 5x5 a stone in the centre wins, a stone in the corner loses.
   Board centre(5, 5, SwapRule::kOn);
   centre.play(*centre.parse("c3"));
-  EXPECT_TRUE(should_swap(centre, 0.9, solver));
+  EXPECT_EQ(prove_swap(centre, solver, {}), true);
   Board corner(5, 5, SwapRule::kOn);
   corner.play(*corner.parse("a1"));
-  EXPECT_FALSE(should_swap(corner, 0.1, solver));
+  EXPECT_EQ(prove_swap(corner, solver, {}), false);
+}
+
+TEST(Opening, TheProofOfASwapHasLimits) {
+  EXPECT_EQ(swap_proof_seconds(0), kMaxSwapProof);
+  EXPECT_EQ(swap_proof_seconds(2), 0.5);
+  EXPECT_EQ(swap_proof_seconds(1000), kMaxSwapProof);
+  // Some first stones have a proof of one position. Most do not.
+  const auto unproved = [](const SolveLimits& limits) {
+    Solver solver({.table_bytes = 1 << 20});
+    int count = 0;
+    for (int cell = 0; cell < 25; ++cell) {
+      Board board(5, 5, SwapRule::kOn);
+      board.play(static_cast<Move>(cell));
+      if (!prove_swap(board, solver, limits)) ++count;
+    }
+    return count;
+  };
+  const std::atomic<bool> stop{true};
+  EXPECT_GT(unproved({.nodes = 1}), 0);
+  EXPECT_GT(unproved({.stop = &stop}), 0);
 }
 
 }  // namespace

@@ -162,7 +162,7 @@ TEST(SearchQueue, ChoosesMovesUnderTheSwapRule) {
   FlatEngine engine;
   RunningQueue queue(engine);
   const auto chosen = [&](const Board& board) {
-    return board.name(queue.end_of(queue->submit({board, 0.02, true})).move);
+    return board.name(queue.end_of(queue->submit({board, 1, true})).move);
   };
   Board board(5, 5, SwapRule::kOn);
   EXPECT_EQ(chosen(board), "a2");  // the convention, without a search
