@@ -172,8 +172,11 @@ struct SearchOptions {
   uint32_t queue_target = 32;
   uint32_t queue_limit = 1024;
   uint32_t queue_share = 64;
-  // Limit of the live nodes of a process. Copies of nodes of other processes take 1/16 more, and
-  // freed nodes of other sizes stay mapped.
+  // Limit of the bytes of the live nodes of a process. Copies of nodes of other processes take 1/16
+  // more. The process maps more than both: each worker maps pages of 4 MiB, for nodes and for
+  // copies, so that up to 8 MiB per worker are not used yet; and freed nodes stay mapped, for later
+  // nodes of the same size, until the tree is freed. In a game whose later positions have fewer
+  // moves, a process that keeps its tree may map a multiple of the limit.
   uint64_t memory_bytes = uint64_t{1} << 30;
   uint64_t seed = 1;
   bool reuse_tree = true;  // Search::advance() keeps the subtree of the move

@@ -13,7 +13,8 @@
 namespace cariama::mcts {
 
 // The bytes that the arenas of several threads may have in live blocks together. So one thread may
-// use more than its part. Thread-safe.
+// use more than its part. The budget does not limit the memory that the arenas map: see Arena.
+// Thread-safe.
 class ArenaBudget {
  public:
   explicit ArenaBudget(uint64_t limit) : limit_(limit) {}
@@ -34,6 +35,14 @@ class ArenaBudget {
   std::atomic<uint64_t> live_{0};
 };
 
+// An arena maps pages of 4 MiB and unmaps them when it is destroyed. So it maps more than it has in
+// live blocks, by
+//   - the unused part of its last page, less than 4 MiB;
+//   - the end of each other page, in which the next block found no room: less than one block;
+//   - freed blocks: a new block reuses only one of the same size, rounded up to 64 bytes. clear()
+//     frees the pages for blocks of all sizes.
+// The system provides a page when it is touched: 4 KiB or, with transparent huge pages, 2 MiB.
+//
 // Only the owning thread may call allocate(). Any thread may call free() and clear() while the
 // owning thread uses no function of the arena.
 class CARIAMA_MCTS_EXPORT Arena {
