@@ -1,11 +1,15 @@
 #include "hex/web/web_server.h"
 
 #include <httplib.h>
+#include <poll.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <chrono>
+#include <cstring>
 #include <exception>
 #include <optional>
 #include <string_view>
@@ -16,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/start_thread.h"
+#include "dtutils/wait.h"
 #include "hex/web/web_text.h"
 
 namespace cariama::hex {
@@ -36,7 +41,10 @@ constexpr size_t kMaxBody = size_t{1} << 20;
 // still sends may not see the answer. For a body longer than this, the server answers immediately.
 constexpr size_t kMaxDropped = size_t{16} << 20;
 constexpr double kMaxSearchSeconds = 600;
-constexpr int kRequestSeconds = 5;  // a client must send its request within this time
+// Limit of the request line and the headers of a request together.
+constexpr size_t kMaxHead = size_t{64} << 10;
+// A client must send the next byte of its request within this time.
+constexpr std::chrono::seconds kMaxSilence{5};
 // The server detects a client that has disappeared after this time.
 constexpr std::chrono::milliseconds kHeartbeat{100};
 
@@ -52,6 +60,109 @@ const httplib::Headers kHeaders = {
     {"Cross-Origin-Opener-Policy", "same-origin"},
     {"Cache-Control", "no-store"}};
 
+// The connection of one request. The library's own stream limits the time of each read and write, so
+// a client that sends or takes a byte now and then could occupy a thread for ever, and it does not
+// limit the number of headers.
+class RequestStream final : public httplib::Stream {
+ public:
+  // time: limit for the request, and for each write.
+  RequestStream(socket_t socket, std::chrono::milliseconds time, const std::atomic<bool>& stopping)
+      : socket_(socket), time_(time), deadline_(deadline_after(time)), stopping_(stopping) {}
+
+  // The head has been read: from here on, the limit of a body is in force.
+  void begin_body() { left_ = kMaxDropped; }
+
+  [[nodiscard]] bool is_readable() const override { return at_ < end_ || may_read(); }
+  [[nodiscard]] bool is_writable() const override {
+    return ready(POLLOUT, deadline_after(time_)) && is_open();
+  }
+  ssize_t read(char* bytes, size_t size) override {
+    if (at_ == end_) {
+      if (left_ == 0 || !may_read()) return -1;
+      const ssize_t got = ::recv(socket_, buffer_, std::min(sizeof(buffer_), left_), MSG_DONTWAIT);
+      if (got <= 0) return got;
+      at_ = 0;
+      end_ = static_cast<size_t>(got);
+      left_ -= end_;
+    }
+    const size_t taken = std::min(size, end_ - at_);
+    std::memcpy(bytes, buffer_ + at_, taken);
+    at_ += taken;
+    return static_cast<ssize_t>(taken);
+  }
+  // Writes everything: the library does not repeat a write that was cut short.
+  ssize_t write(const char* bytes, size_t size) override {
+    const Deadline deadline = deadline_after(time_);
+    size_t written = 0;
+    while (written < size) {
+      if (!ready(POLLOUT, deadline)) return -1;
+      const ssize_t sent =
+          ::send(socket_, bytes + written, size - written, MSG_NOSIGNAL | MSG_DONTWAIT);
+      if (sent >= 0) {
+        written += static_cast<size_t>(sent);
+      } else if (errno != EINTR && errno != EAGAIN && errno != EWOULDBLOCK) {
+        return -1;
+      }
+    }
+    return static_cast<ssize_t>(size);
+  }
+  // No handler uses the addresses.
+  void get_remote_ip_and_port(std::string&, int&) const override {}
+  void get_local_ip_and_port(std::string&, int&) const override {}
+  [[nodiscard]] socket_t socket() const override { return socket_; }
+
+ private:
+  [[nodiscard]] bool may_read() const {
+    return ready(POLLIN, std::min(deadline_, deadline_after(kMaxSilence)));
+  }
+  // Blocks until one of the events. Returns false after the deadline, and when the server stops.
+  [[nodiscard]] bool ready(short events, Deadline deadline) const {
+    for (;;) {
+      pollfd fds{socket_, events, 0};
+      const int found = ::poll(&fds, 1, static_cast<int>(kHeartbeat.count()));
+      if (found > 0) return true;
+      if (found < 0 && errno != EINTR) return false;
+      if (stopping_.load() || std::chrono::steady_clock::now() >= deadline) return false;
+    }
+  }
+  // Returns false if the client has closed the connection.
+  [[nodiscard]] bool is_open() const {
+    char byte;
+    const ssize_t got = ::recv(socket_, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    return got > 0 || (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR));
+  }
+
+  const socket_t socket_;
+  const std::chrono::milliseconds time_;
+  const Deadline deadline_;  // of the request
+  const std::atomic<bool>& stopping_;
+  size_t left_ = kMaxHead;  // number of bytes that the client may still send
+  char buffer_[4096];
+  size_t at_ = 0;   // of the next byte in buffer_
+  size_t end_ = 0;  // of the bytes in buffer_
+};
+
+class RequestServer final : public httplib::Server {
+ public:
+  RequestServer(std::chrono::milliseconds time, const std::atomic<bool>& stopping)
+      : time_(time), stopping_(stopping) {}
+
+ private:
+  // The library calls this function for each connection, in one of its threads.
+  bool process_and_close_socket(socket_t socket) override {
+    RequestStream stream(socket, time_, stopping_);
+    bool closed = false;
+    const bool served = process_request(stream, /*close_connection=*/true, closed,
+                                        [&](httplib::Request&) { stream.begin_body(); });
+    ::shutdown(socket, SHUT_RDWR);
+    ::close(socket);
+    return served;
+  }
+
+  const std::chrono::milliseconds time_;
+  const std::atomic<bool>& stopping_;
+};
+
 void refuse(httplib::Response& response, int code, const std::string& what) {
   response.status = code;
   response.set_content(what + "\n", "text/plain; charset=utf-8");
@@ -62,12 +173,12 @@ void refuse(httplib::Response& response, int code, const std::string& what) {
 class WebServer::Impl {
  public:
   Impl(SearchQueue& queue, const WebServerOptions& options)
-      : queue_(queue), address_(options.address), port_(options.port) {
+      : queue_(queue),
+        address_(options.address),
+        port_(options.port),
+        server_(options.request_time, stopping_) {
     server_.set_default_headers(kHeaders);
-    server_.set_keep_alive_max_count(1);
     server_.set_payload_max_length(kMaxBody);
-    server_.set_read_timeout(kRequestSeconds);
-    server_.set_write_timeout(kRequestSeconds);
     server_.set_tcp_nodelay(true);
     // The default of the library is SO_REUSEPORT, with which a second server of the same user gets
     // the same port, and a part of the connections.
@@ -257,10 +368,10 @@ class WebServer::Impl {
   SearchQueue& queue_;
   const std::string address_;
   int port_;
-  httplib::Server server_;
+  std::atomic<bool> stopping_{false};
+  RequestServer server_;
   std::thread listener_;
   std::atomic<bool> listener_ended_{false};
-  std::atomic<bool> stopping_{false};
 };
 
 absl::StatusOr<std::unique_ptr<WebServer>> WebServer::start(SearchQueue& queue,

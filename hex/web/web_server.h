@@ -21,6 +21,7 @@
 #ifndef CARIAMA_HEX_WEB_WEB_SERVER_H_
 #define CARIAMA_HEX_WEB_WEB_SERVER_H_
 
+#include <chrono>
 #include <memory>
 #include <string>
 
@@ -32,6 +33,9 @@ namespace cariama::hex {
 struct WebServerOptions {
   std::string address = "127.0.0.1";  // an address in digits
   int port = 8017;                    // 0: any free port
+  // A client must send its request within this time, and take each part of a response. A client that
+  // sends nothing for 5 s loses its connection earlier. Above 0.
+  std::chrono::milliseconds request_time{20'000};
 };
 
 // Not thread-safe.
@@ -41,7 +45,8 @@ class WebServer {
   // INVALID_ARGUMENT if the address is none, and those of listening (error.h).
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<WebServer>> start(
       SearchQueue& queue, const WebServerOptions& options = {});
-  // Ends all responses that are being sent, and the threads. Blocks for up to about 5 s.
+  // Ends all responses that are being sent, and the threads. Blocks until they have ended, usually
+  // for less than 0.2 s.
   ~WebServer();
   WebServer(const WebServer&) = delete;
   WebServer& operator=(const WebServer&) = delete;

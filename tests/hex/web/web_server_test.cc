@@ -221,6 +221,36 @@ TEST_F(WebServerTest, RefusesBodiesWithoutALimit) {
   EXPECT_THAT(ask(good), StartsWith("HTTP/1.1 200"));
 }
 
+// A client that sends a byte now and then does not occupy a thread for ever.
+TEST_F(WebServerTest, ASlowRequestEnds) {
+  const auto server =
+      WebServer::start(queue_, {.port = 0, .request_time = std::chrono::milliseconds(500)});
+  ASSERT_TRUE(server.ok()) << server.status();
+  const auto start = std::chrono::steady_clock::now();
+  Client client((*server)->port());
+  std::atomic<bool> ended{false};
+  std::thread sender([&] {
+    client.say("GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: ");
+    while (!ended) {
+      client.say("x");
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  });
+  EXPECT_THAT(client.hear(), Not(HasSubstr("HTTP/1.1 200")));
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(40));
+  ended = true;
+  sender.join();
+}
+
+TEST_F(WebServerTest, TheHeadOfARequestIsLimited) {
+  std::string fields;
+  for (int i = 0; i < 1000; ++i) {
+    fields += "X-" + std::to_string(i) + ": " + std::string(1000, 'x') + "\r\n";
+  }
+  EXPECT_THAT(ask(get("/", fields)), Not(HasSubstr("HTTP/1.1 200")));
+  EXPECT_THAT(ask(get("/", "X: " + std::string(4000, 'x') + "\r\n")), StartsWith("HTTP/1.1 200"));
+}
+
 // A foreign page may post a body that contains a request. The server must not execute it. The inner
 // request begins behind the 4 KiB that the server reads immediately with the head of the outer one.
 TEST_F(WebServerTest, TheBodyOfARefusedRequestIsNoRequest) {
