@@ -99,6 +99,10 @@ class Node {
   // The arrays are padded to a multiple of this number of moves. The select kernels read groups of
   // this size.
   static constexpr int kGroup = 16;
+  // At this number of AMAF visits a move counts no more playouts, and its AMAF mean stays as it is.
+  // Its counters are floats: at 2^24 visits, adding 1 has no effect, but the sum of the values would
+  // still grow, so that the mean would rise to 1. Below 2^23 a sum of halves is exact, too.
+  static constexpr float kMaxAmafVisits = 1 << 23;
   // Added to the score of a closed move, so that selection never chooses it (is_selectable()).
   static constexpr float kClosed = -1e30F;
 
@@ -299,8 +303,10 @@ class Node {
         const auto bit = static_cast<float>(static_cast<int>(words[id >> 6] >> (id & 63) & 1));
         auto& visits = amaf_visits[i];
         auto& value = amaf_value[i];
-        visits.store(visits.load(std::memory_order_relaxed) + bit, std::memory_order_relaxed);
-        value.store(value.load(std::memory_order_relaxed) + bit * own, std::memory_order_relaxed);
+        const float before = visits.load(std::memory_order_relaxed);
+        const float by = before < kMaxAmafVisits ? bit : 0;
+        visits.store(before + by, std::memory_order_relaxed);
+        value.store(value.load(std::memory_order_relaxed) + by * own, std::memory_order_relaxed);
       }
     }
   }
@@ -315,7 +321,8 @@ class Node {
     return counts;
   }
   // Adds the difference now - before, which was counted at a copy of the node or at its original,
-  // to the counts of move i. AMAF statistics are added only if their difference is positive.
+  // to the counts of move i. AMAF statistics are added only if their difference is positive, and up
+  // to kMaxAmafVisits.
   void add_counts(int i, const MoveCounts& now, const MoveCounts& before) {
     const uint32_t grown = now.visits - before.visits;
     // The difference is negative if remove_visits() has removed visits.
@@ -325,6 +332,8 @@ class Node {
                    array<std::atomic<double>>(kValueAt)[i], now, before);
     if (now.verdict != Verdict::kOpen) set_verdict(i, now.verdict);
     if constexpr (kAmaf) {
+      // Both or none of the two, so that the mean stays right.
+      if (amaf_visits(i) >= kMaxAmafVisits) return;
       const auto grow = [](std::atomic<float>& to, float by) {
         if (by > 0) to.store(to.load(std::memory_order_relaxed) + by, std::memory_order_relaxed);
       };

@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "mcts/internal/select_kernels.h"
 #include "mcts/random.h"
+#include "tests/mcts/testing/tic_tac_toe.h"
 
 namespace cariama::mcts {
 namespace {
@@ -138,6 +139,42 @@ TEST(Arena, OneThreadMayUseMoreThanItsPart) {
   other.clear();
   one.clear();
   EXPECT_EQ(budget.live_bytes(), 0u);
+}
+
+// At their limit, AMAF counters stay as they are: their mean does not rise to that of the last
+// playouts, of which the visits, a float, would not count one by one.
+TEST(Node, AmafCountersKeepTheirMeanAtTheirLimit) {
+  using testing::TicTacToe;
+  using TicTacToeNode = Node<TicTacToe>;
+  constexpr float kMost = TicTacToeNode::kMaxAmafVisits;
+  ArenaBudget budget(1 << 20);
+  Arena arena(budget);
+  Random random(6);
+  auto* node = TicTacToeNode::create(TicTacToe(), arena, 0, random, true);
+  ASSERT_NE(node, nullptr);
+  const int full = node->find(0);
+  const int nearly = node->find(1);
+  MoveCounts counts;
+  counts.amaf_visits = kMost;
+  counts.amaf_value = kMost / 4;
+  node->add_counts(full, counts, {});
+  counts.amaf_visits = kMost - 1;
+  node->add_counts(nearly, counts, {});
+  Sample<TicTacToe> win;
+  win.owned.words[0][0] = 0b11;  // the cells 0 and 1
+  win.value = 1;
+  for (int i = 0; i < 1000; ++i) node->count_amaf(win);
+  EXPECT_EQ(node->amaf_visits(full), kMost);
+  EXPECT_EQ(node->amaf_value(full), kMost / 4);
+  EXPECT_EQ(node->amaf_visits(nearly), kMost);
+  EXPECT_EQ(node->amaf_value(nearly), kMost / 4 + 1);
+  // Nor do the counts of a copy change them.
+  counts.amaf_visits = 1000;
+  counts.amaf_value = 1000;
+  node->add_counts(full, counts, {});
+  EXPECT_EQ(node->amaf_visits(full), kMost);
+  EXPECT_EQ(node->amaf_value(full), kMost / 4);
+  node->destroy(arena);
 }
 
 // In a node, UCB first selects each move once, then the move with the higher value.
