@@ -48,7 +48,8 @@ class PaperSearch {
 
   // Searches for the best move of the player to move in `position`. The parameters have the meaning
   // that they have in Search::run. Blocks until the search ends; the calling thread works
-  // meanwhile. Throws std::invalid_argument as Search::run() does.
+  // meanwhile. If `progress` throws, the search ends and run() throws the exception; the host can
+  // search again. Throws std::invalid_argument as Search::run() does.
   Result run(const G& position, const SearchLimits& limits = {},
              const std::atomic<bool>* stop = nullptr, const Progress& progress = nullptr,
              double interval = 0.5) {
@@ -71,15 +72,26 @@ class PaperSearch {
           limits.iterations == 0 ? phase : std::min(phase, limits.iterations - begun);
       begun += rollouts;
       tree_.begin_phase(rollouts);
-      work_on([&] {
-        if (progress && seconds() >= next_report) {
+      for (bool ended = false; !ended;) {
+        bool due = false;
+        work_on([&] {
+          ended = tree_.completed() == begun || finished();
+          due = !ended && progress && seconds() >= next_report;
+          return ended || due;
+        });
+        if (!due) continue;
+        try {
           progress(report());
-          next_report = seconds() + interval;
+        } catch (...) {
+          // Otherwise the workers of all processes would continue the phase, on nodes that the next
+          // run() frees.
+          end_phase(begun);
+          tree_.quiesce(options_);
+          throw;
         }
-        return tree_.completed() == begun || finished();
-      });
-      begun -= tree_.end_phase();
-      work_on([&] { return tree_.completed() == begun || host_.living() < host_.size(); });
+        next_report = seconds() + interval;
+      }
+      end_phase(begun);
     }
     // A rollout may complete before the call arrives that tells the parent the name of the new
     // node.
@@ -99,6 +111,12 @@ class PaperSearch {
   // Works until the condition holds. A process that is stopped meanwhile is left out.
   void work_on(const std::function<bool()>& condition) {
     while (!host_.work_patiently(condition)) tree_.command(CommandKind::kInform, options_);
+  }
+  // Ends the phase: the rollouts that have begun complete, the others never begin. begun: the number
+  // of the rollouts of this search; the function subtracts those that did not begin.
+  void end_phase(uint64_t& begun) {
+    begun -= tree_.end_phase();
+    work_on([&] { return tree_.completed() == begun || host_.living() < host_.size(); });
   }
   [[nodiscard]] double seconds() const {
     return std::chrono::duration<double>(Clock::now() - start_).count();

@@ -2,6 +2,7 @@
 #include "mcts/paper/paper_search.h"
 
 #include <atomic>
+#include <stdexcept>
 
 #include "docs/examples/connect_four.h"
 #include "gtest/gtest.h"
@@ -123,6 +124,22 @@ TEST_P(PaperByShape, SeesWhatIsNear) {
     EXPECT_EQ(result.moves[0].move, 3);
     result = search.run(after({3, 0, 3, 1, 3}), {.iterations = 4000});
     EXPECT_EQ(result.moves[0].move, 3);
+  });
+}
+
+// The phase of the search has no end within the time of the test. The next search frees its nodes.
+TEST_P(PaperByShape, AProgressThatThrowsEndsTheSearch) {
+  run_search_job(GetParam(), [](Host& host) {
+    PaperSearch<ConnectFour> search(host);
+    const auto fail = [](const auto&) { throw std::runtime_error("no terminal"); };
+    for (int i = 0; i < 3; ++i) {
+      search.options().paper.rollouts_per_thread = 1 << 28;
+      EXPECT_THROW(static_cast<void>(search.run(ConnectFour(), {}, nullptr, fail, 0.01)),
+                   std::runtime_error);
+      search.options().paper.rollouts_per_thread = 1000;
+      check(search.run(ConnectFour(), {.iterations = 2000}), 2000);
+      check_links(host);
+    }
   });
 }
 
