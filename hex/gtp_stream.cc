@@ -18,8 +18,8 @@
 namespace cariama::hex {
 namespace {
 
-// Maximum number of lines that were read and wait to be executed, and of their bytes. At one of them
-// the reader stops until the session has taken a line.
+// Maximum number of lines that were read and wait to be executed, and of their bytes. At one of
+// them the reader stops until the session has taken a line.
 constexpr size_t kMaxWaiting = 4096;
 constexpr size_t kMaxWaitingBytes = 4 * LineReader::kMaxLine;
 
@@ -64,7 +64,8 @@ void read_lines(Queue* queue, int in, int wake) {
   queue->changed.notify_all();
 }
 
-// The reader thread of a session. The destructor ends it, also if the engine has thrown an exception.
+// The reader thread of a session. The destructor ends it, also if the engine has thrown an
+// exception.
 class ReaderThread {
  public:
   // Takes over the thread that runs read_lines() with the same arguments.

@@ -20,9 +20,9 @@ inline constexpr int kSolvedCells = 25;
 // Limit of SolveLimits::seconds for a proof, for moves without a shorter limit.
 inline constexpr double kMaxSwapProof = 10;
 
-// Returns SolveLimits::seconds for the proof before a move with a limit of `move_seconds` (0: none):
-// at most a quarter of it. The solver may take this time twice, for the board and for the board
-// after a swap, so at least a half remains for the search.
+// Returns SolveLimits::seconds for the proof before a move with a limit of `move_seconds` (0:
+// none): at most a quarter of it. The solver may take this time twice, for the board and for the
+// board after a swap, so at least a half remains for the search.
 [[nodiscard]] double swap_proof_seconds(double move_seconds);
 
 // Proves whether White should answer with kSwapPieces. Returns nullopt on boards with more than
@@ -30,10 +30,10 @@ inline constexpr double kMaxSwapProof = 10;
 [[nodiscard]] std::optional<bool> prove_swap(const Board& board, Solver& solver,
                                              const SolveLimits& limits);
 
-// Returns true if White should answer with kSwapPieces: if `proof`, the result of prove_swap(), says
-// so, or without a proof if win_rate, 0 .. 1, is below 0.5. This is the win rate of White's best
-// move on the board. A swap gives the mirrored position with exchanged sides, so White's win rate
-// after it is 1 - win_rate.
+// Returns true if White should answer with kSwapPieces: if `proof`, the result of prove_swap(),
+// says so, or without a proof if win_rate, 0 .. 1, is below 0.5. This is the win rate of White's
+// best move on the board. A swap gives the mirrored position with exchanged sides, so White's win
+// rate after it is 1 - win_rate.
 [[nodiscard]] bool should_swap(std::optional<bool> proof, double win_rate);
 
 }  // namespace cariama::hex

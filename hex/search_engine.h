@@ -49,8 +49,8 @@ class SearchEngine final : public Engine {
   [[nodiscard]] std::string version() const override { return "0.1.0"; }
   // See Engine::search. `progress` is called in the calling thread. The time limit includes the
   // solver and the change of the tree to the new position, which cannot be interrupted: it waits
-  // for all processes (mcts::Search::advance). If that takes longer, the search takes 1 ms more. The first
-  // time that a process is in SearchReport::late, report_once() (diagnostics.h) says so.
+  // for all processes (mcts::Search::advance). If that takes longer, the search takes 1 ms more.
+  // The first time that a process is in SearchReport::late, report_once() (diagnostics.h) says so.
   [[nodiscard]] SearchReport search(const Board& board, const SearchLimits& limits,
                                     const std::atomic<bool>& stop,
                                     const std::function<void(const SearchReport&)>& progress,

@@ -41,9 +41,10 @@ struct SgfGame {
 // The swap rule is on if the game contains a swap. swap-sides, which exchanges players and not
 // stones, and pass are skipped. A comment belongs to the move of its node, in any order of the two.
 // In the root, a comment before a move is that of the game. The comment of a node without a move is
-// appended, in a line of its own, to that of the move before, or else of the game. Errors: INVALID_ARGUMENT with the position in the text, for text
-// that is not SGF, another game, a bad size, an illegal move, more than 16 MiB, or more than 4096
-// open branches. Time and memory are linear in the length of any text.
+// appended, in a line of its own, to that of the move before, or else of the game. Errors:
+// INVALID_ARGUMENT with the position in the text, for text that is not SGF, another game, a bad
+// size, an illegal move, more than 16 MiB, or more than 4096 open branches. Time and memory are
+// linear in the length of any text.
 [[nodiscard]] absl::StatusOr<SgfGame> parse_sgf(std::string_view text);
 
 // Returns the SGF text of a game, which parse_sgf() can read.

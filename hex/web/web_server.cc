@@ -60,9 +60,9 @@ const httplib::Headers kHeaders = {
     {"Cross-Origin-Opener-Policy", "same-origin"},
     {"Cache-Control", "no-store"}};
 
-// The connection of one request. The library's own stream limits the time of each read and write, so
-// a client that sends or takes a byte now and then could occupy a thread for ever, and it does not
-// limit the number of headers.
+// The connection of one request. The library's own stream limits the time of each read and write,
+// so a client that sends or takes a byte now and then could occupy a thread for ever, and it does
+// not limit the number of headers.
 class RequestStream final : public httplib::Stream {
  public:
   // time: limit for the request, and for each write.

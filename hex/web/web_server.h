@@ -15,9 +15,10 @@
 // the engine by turns (search_queue.h).
 //
 // Refused: names of hosts other than those of is_accepted_host(), pages of other origins, methods
-// other than GET, HEAD and POST (405), bodies of more than 1 MiB (413), compressed bodies and bodies
-// without a length (411), and searches beyond the limit of the queue. A connection carries one request, so that no part of a refused request is taken for
-// the next one.
+// other than GET, HEAD and POST (405), bodies of more than 1 MiB (413), compressed bodies and
+// bodies without a length (411), and searches beyond the limit of the queue. The line and the
+// headers of a request may have 64 KiB. A connection carries one request, so that no part of a
+// refused request is taken for the next one.
 #ifndef CARIAMA_HEX_WEB_WEB_SERVER_H_
 #define CARIAMA_HEX_WEB_WEB_SERVER_H_
 
@@ -33,8 +34,8 @@ namespace cariama::hex {
 struct WebServerOptions {
   std::string address = "127.0.0.1";  // an address in digits
   int port = 8017;                    // 0: any free port
-  // A client must send its request within this time, and take each part of a response. A client that
-  // sends nothing for 5 s loses its connection earlier. Above 0.
+  // A client must send its request within this time, and take each part of a response. A client
+  // that sends nothing for 5 s loses its connection earlier. Above 0.
   std::chrono::milliseconds request_time{20'000};
 };
 

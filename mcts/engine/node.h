@@ -100,8 +100,8 @@ class Node {
   // this size.
   static constexpr int kGroup = 16;
   // At this number of AMAF visits a move counts no more playouts, and its AMAF mean stays as it is.
-  // Its counters are floats: at 2^24 visits, adding 1 has no effect, but the sum of the values would
-  // still grow, so that the mean would rise to 1. Below 2^23 a sum of halves is exact, too.
+  // Its counters are floats: at 2^24 visits, adding 1 has no effect, but the sum of the values
+  // would still grow, so that the mean would rise to 1. Below 2^23 a sum of halves is exact, too.
   static constexpr float kMaxAmafVisits = 1 << 23;
   // Added to the score of a closed move, so that selection never chooses it (is_selectable()).
   static constexpr float kClosed = -1e30F;

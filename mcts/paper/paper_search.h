@@ -112,8 +112,8 @@ class PaperSearch {
   void work_on(const std::function<bool()>& condition) {
     while (!host_.work_patiently(condition)) tree_.command(CommandKind::kInform, options_);
   }
-  // Ends the phase: the rollouts that have begun complete, the others never begin. begun: the number
-  // of the rollouts of this search; the function subtracts those that did not begin.
+  // Ends the phase: the rollouts that have begun complete, the others never begin. begun: the
+  // number of the rollouts of this search; the function subtracts those that did not begin.
   void end_phase(uint64_t& begun) {
     begun -= tree_.end_phase();
     work_on([&] { return tree_.completed() == begun || host_.living() < host_.size(); });
