@@ -83,7 +83,7 @@ TEST(Sgf, ACommentBelongsToTheMoveOfItsNode) {
   ASSERT_TRUE(behind.ok()) << behind.status();
   EXPECT_EQ(behind->comment, "");
   EXPECT_EQ(behind->moves[0].comment, "move");
-  const auto setup = parse_sgf("(;SZ[5]C[game];AB[b2]C[setup];W[a1])");
+  const auto setup = parse_sgf("(;SZ[5]C[game];AB[b2]C[setup];B[a1])");
   ASSERT_TRUE(setup.ok()) << setup.status();
   EXPECT_EQ(setup->comment, "game\nsetup");
 }
