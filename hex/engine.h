@@ -43,7 +43,7 @@ struct SearchReport {
   std::vector<MoveReport> moves;  // the best move first
   // The ranks of the processes that had not ended their parts of the search when it returned: the
   // report lacks their last iterations.
-  std::vector<uint32_t> late;
+  std::vector<uint32_t> late{};
 };
 
 class Engine {
