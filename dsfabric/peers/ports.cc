@@ -16,7 +16,6 @@
 #include "dtutils/error.h"
 #include "dtutils/internal/peer_remedy.h"
 #include "dtutils/internal/start_thread.h"
-#include "dtutils/internal/yield.h"
 #include "dtutils/trace.h"
 
 namespace cariama::internal {
@@ -173,15 +172,17 @@ absl::StatusOr<Ports::Port*> Ports::add_port(std::shared_ptr<Device> device) {
 }
 
 void Ports::destroy(Connection* connection) {
+  auto owned = std::unique_ptr<Connection>(connection);
   // A child has no thread of its parent that would end a poll.
-  if (job_.lifecycle().is_inherited()) {
-    delete connection;
-    return;
-  }
+  if (job_.lifecycle().is_inherited()) return;
+  connection->abandon();  // its completions say nothing about the peer from now on
   Port& port = port_to(connection->rank());
-  while (port.polling.exchange(true, std::memory_order_acquire)) yield_core();
-  delete connection;  // no later poll returns a completion of its queue pair
-  end_polling(port);
+  {
+    const std::lock_guard lock(port.mutex);
+    port.unused.push_back(std::move(owned));
+  }
+  port.any_unused.store(true, std::memory_order_seq_cst);
+  if (!port.polling.exchange(true, std::memory_order_seq_cst)) end_polling(port);
 }
 
 absl::StatusOr<Ports::OwnedConnection> Ports::make_connection(uint32_t rank) {
@@ -371,6 +372,12 @@ void Ports::report(const Completion& completion) {
 }
 
 void Ports::end_polling(Port& port) {
+  if (port.any_unused.load(std::memory_order_seq_cst)) [[unlikely]] {
+    port.any_unused.store(false, std::memory_order_seq_cst);
+    std::vector<std::unique_ptr<Connection>> unused;
+    const std::lock_guard lock(port.mutex);
+    unused.swap(port.unused);
+  }
   port.polling.store(false, std::memory_order_release);
   // Doorbell::take() has the fence between the store and the load of the doorbell.
   if (port.skipped.take()) [[unlikely]]

@@ -104,7 +104,7 @@ class Ports {
   using OwnedConnection = std::unique_ptr<Connection, DestroyConnection>;
 
   // Creates a connection to `rank`. The caller connects its queue pair. Requires: the connection is
-  // destroyed before this object, and not in a function of the listener.
+  // destroyed before this object.
   [[nodiscard]] absl::StatusOr<OwnedConnection> make_connection(uint32_t rank);
   // Starts to serve the connection. Requires: the connection lives until stop() has been called.
   void add(Connection& connection);
@@ -136,8 +136,11 @@ class Ports {
     std::shared_ptr<ProtectionDomain> domain;
     std::shared_ptr<CompletionChannel> channel;
     std::shared_ptr<CompletionQueue> receives;
-    mutable std::mutex mutex;              // guards connections
+    mutable std::mutex mutex;              // guards the two vectors
     std::vector<Connection*> connections;  // all connections in any state; only grows
+    // Connections that are destroyed when the current poll ends, or one of the next.
+    std::vector<std::unique_ptr<Connection>> unused;
+    std::atomic<bool> any_unused{false};
     // True while a thread polls. Only one thread polls at a time, so that messages stay in order.
     std::atomic<bool> polling{false};
     // Written by the polling thread. A local array would be initialized at each poll.
@@ -170,8 +173,8 @@ class Ports {
   // Reports one completion to the listener.
   void report(const Completion& completion);
   void end_polling(Port& port);
-  // Waits until no thread polls the connection's port: a thread that does may just have taken one
-  // of its completions. Such a thread does not block.
+  // Destroys the connection as soon as no thread polls its port: a thread that does may just have
+  // taken one of its completions, and may be the calling thread, in a function of the listener.
   void destroy(Connection* connection);
   // Requires: FabricOptions::lease is set. Called at each heartbeat.
   void check_lease(Connection& connection);
