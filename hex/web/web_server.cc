@@ -117,13 +117,13 @@ class RequestStream final : public httplib::Stream {
   }
   // Blocks until one of the events. Returns false after the deadline, and when the server stops.
   [[nodiscard]] bool ready(short events, Deadline deadline) const {
-    for (;;) {
+    while (!stopping_.load() && std::chrono::steady_clock::now() < deadline) {
       pollfd fds{socket_, events, 0};
       const int found = ::poll(&fds, 1, static_cast<int>(kHeartbeat.count()));
       if (found > 0) return true;
       if (found < 0 && errno != EINTR) return false;
-      if (stopping_.load() || std::chrono::steady_clock::now() >= deadline) return false;
     }
+    return false;
   }
   // Returns false if the client has closed the connection.
   [[nodiscard]] bool is_open() const {

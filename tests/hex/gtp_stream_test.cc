@@ -265,7 +265,7 @@ TEST(GtpStream, TheBytesThatWaitAreLimited) {
   });
   std::string input = "genmove b\n";
   constexpr size_t kLines = 12;
-  for (size_t i = 0; i < kLines; ++i) input += std::string(LineReader::kMaxLine - 1, 'x') + "\n";
+  for (size_t i = 0; i < kLines; ++i) input.append(LineReader::kMaxLine - 1, 'x').append("\n");
   ASSERT_EQ(fcntl(to[1], F_SETFL, O_NONBLOCK), 0);
   std::string_view left = input;
   // Returns false if the pipe is full for `patience` milliseconds.
