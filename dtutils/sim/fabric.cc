@@ -35,6 +35,7 @@ void Fabric::schedule(SimTime time, uint64_t flow, Event event) {
   event.sequence = stamp();
   events_.push_back(std::move(event));
   std::push_heap(events_.begin(), events_.end(), Later());
+  activity_.ring();
 }
 
 void Fabric::schedule(SimTime time, EventKind kind, std::unique_ptr<Packet> packet) {

@@ -13,6 +13,7 @@
 #include <mutex>
 #include <vector>
 
+#include "dtutils/doorbell.h"
 #include "dtutils/memory.h"
 #include "dtutils/queue_pair.h"
 #include "dtutils/random.h"
@@ -87,6 +88,9 @@ class Fabric {
   void set_horizon(SimTime horizon) { horizon_ = horizon; }
   // Advances the clock over a time without events.
   void advance_to(SimTime time) { now_ = time > now_ ? time : now_; }
+  // Is rung when an event is scheduled, and when a channel has an event or is woken: for threads
+  // that wait while nothing is scheduled.
+  [[nodiscard]] Doorbell& activity() { return activity_; }
   // Returns a number larger than all returned before.
   uint64_t stamp() { return ++sequence_; }
 
@@ -199,6 +203,7 @@ class Fabric {
   std::vector<Registration> registrations_;
   std::vector<uint32_t> free_registrations_;
   SimStatistics statistics_;
+  Doorbell activity_;
 };
 
 }  // namespace cariama::sim

@@ -31,11 +31,12 @@ bool SimCompletionChannel::wait(std::chrono::nanoseconds timeout) {
     const bool wait_idle = !worked && fabric_->idle() && Clock::now() < idle_until;
     if (!worked && !wait_idle) break;
     if (wait_idle || executed % 64 == 63) {
+      const uint32_t expected = fabric_->activity().arm();
       lock.unlock();
-      if (wait_idle) {
-        std::this_thread::sleep_for(std::chrono::microseconds(100));
-      } else {
+      if (!wait_idle) {
         std::this_thread::yield();
+      } else if (!woken_.load(std::memory_order_acquire)) {
+        fabric_->activity().wait(expected, idle_until);
       }
       lock.lock();
     }

@@ -20,9 +20,15 @@ class SimCompletionChannel final : public CompletionChannel {
   explicit SimCompletionChannel(std::shared_ptr<Fabric> fabric) : fabric_(std::move(fabric)) {}
 
   bool wait(std::chrono::nanoseconds timeout) override;
-  void wake() override { woken_.store(true, std::memory_order_release); }
+  void wake() override {
+    woken_.store(true, std::memory_order_release);
+    fabric_->activity().ring();
+  }
 
-  void signal() { event_ = true; }
+  void signal() {
+    event_ = true;
+    fabric_->activity().ring();
+  }
 
  private:
   const std::shared_ptr<Fabric> fabric_;

@@ -78,8 +78,8 @@ struct SimOptions {
   // with some seeds. Aligned 8-byte words are torn only with kWithinWrite and kWithinBlocks.
   ArrivalOrder write_order = ArrivalOrder::kWrites;
   SimTime torn_spread{0};
-  // Real time that a channel's wait() sleeps when no event is scheduled, before it lets its virtual
-  // timeout pass. Set it for programs in which another thread posts or wakes. 0: no sleep.
+  // The longest real time that a channel sleeps in wait() while no event is scheduled, before its
+  // virtual timeout passes. Set it for programs in which another thread posts or wakes. 0: none.
   std::chrono::milliseconds idle_grace{0};
   // The limits that each endpoint reports.
   DeviceLimits limits{.max_send_depth = 1 << 15,
