@@ -90,7 +90,10 @@ PeerTable::PeerTable(const FabricJob& job, Ports& ports, PeerListener& listener)
     : job_(job), ports_(ports), listener_(listener), peers_(job.size()) {}
 
 absl::Status PeerTable::start_answering(const BrokerMaker& broker_of) {
+  const std::lock_guard creating(creating_broker_);
   auto broker = broker_of(job_.bootstrap(), [this](int rank, std::string_view request) {
+    // A peer that is connected may send a call, and the call may need the broker.
+    { const std::lock_guard created(creating_broker_); }
     return answer_request(rank, request);
   });
   if (!broker.ok()) return broker.status();

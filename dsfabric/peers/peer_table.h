@@ -180,7 +180,8 @@ class PeerTable {
   const FabricJob& job_;
   Ports& ports_;
   PeerListener& listener_;
-  PerPeer<Peer> peers_;  // a process without a record is unconnected
+  PerPeer<Peer> peers_;         // a process without a record is unconnected
+  std::mutex creating_broker_;  // locked until broker_ is set: its thread may run before
   std::unique_ptr<Broker> broker_;
 };
 

@@ -55,6 +55,8 @@ struct World {
   uint64_t turns = 0;
   uint64_t changes = 0;  // of descriptors
   uint64_t last_look = kNever;
+  uint32_t slow = UINT32_MAX;  // the thread that runs only if no other one can, if there is one
+  uint64_t until_next_slow = 0;
   uint32_t process_of_next = UINT32_MAX;
   long ending = 0;  // the kernel's number of a thread that has had its last turn
   std::vector<std::unique_ptr<Thread>> threads;

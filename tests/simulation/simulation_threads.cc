@@ -50,6 +50,9 @@ void wait_for_turn(Thread& thread) {
 
 namespace {
 
+// The longest time that a thread stands still, in choices of the next thread.
+constexpr uint64_t kLongestSlow = 1000;
+
 void give_turn(Thread& thread) {
   thread.turn.store(1, std::memory_order_release);
   system_call(SYS_futex, reinterpret_cast<long>(&thread.turn), FUTEX_WAKE_PRIVATE, 1);
@@ -101,6 +104,15 @@ Thread& choose() {
     if (world->now > static_cast<uint64_t>(world->options.longest.count())) {
       give_up(kTooLong, "the program takes too long");
     }
+  }
+  // A thread that stands still for hundreds of turns of the others opens windows between two of its
+  // steps that are rarely open otherwise.
+  if (world->until_next_slow-- == 0) {
+    world->until_next_slow = world->draw() % kLongestSlow;
+    world->slow = static_cast<uint32_t>(world->draw() % (2 * world->threads.size()));
+  }
+  if (candidates.size() > 1) {
+    std::erase_if(candidates, [](const Thread* thread) { return thread->number == world->slow; });
   }
   Thread& chosen = *candidates[world->draw() % candidates.size()];
   for (const uint64_t word : {uint64_t{chosen.number}, world->now}) {
