@@ -148,7 +148,7 @@ class SearchEngine::SizedPaperSearch final : public SizedSearch<kWords> {
   SizedPaperSearch(mcts::Host& host, const SearchEngineOptions& options)
       : Base(host, options), paper_(host, options.search), options_(options) {}
 
-  SearchReport run(const Board& board, Clock::time_point start, const SearchLimits& limits,
+  SearchReport run(const Board& board, typename Clock::time_point start, const SearchLimits& limits,
                    const std::atomic<bool>& stop,
                    const std::function<void(const SearchReport&)>& progress, double interval,
                    std::vector<mcts::Statistics>& statistics) override {

@@ -72,14 +72,14 @@ class PaperSearch {
           limits.iterations == 0 ? phase : std::min(phase, limits.iterations - begun);
       begun += rollouts;
       tree_.begin_phase(rollouts);
-      for (bool ended = false; !ended;) {
+      while (true) {
         bool due = false;
         work_on([&] {
-          ended = tree_.completed() == begun || finished();
+          const bool ended = tree_.completed() == begun || finished();
           due = !ended && progress && seconds() >= next_report;
           return ended || due;
         });
-        if (!due) continue;
+        if (!due) break;
         try {
           progress(report());
         } catch (...) {
