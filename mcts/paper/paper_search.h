@@ -72,14 +72,14 @@ class PaperSearch {
           limits.iterations == 0 ? phase : std::min(phase, limits.iterations - begun);
       begun += rollouts;
       tree_.begin_phase(rollouts);
-      while (true) {
-        bool due = false;
+      bool due = false;
+      do {
         work_on([&] {
           const bool ended = tree_.completed() == begun || finished();
           due = !ended && progress && seconds() >= next_report;
           return ended || due;
         });
-        if (!due) break;
+        if (!due) continue;
         try {
           progress(report());
         } catch (...) {
@@ -90,7 +90,7 @@ class PaperSearch {
           throw;
         }
         next_report = seconds() + interval;
-      }
+      } while (due);
       end_phase(begun);
     }
     // A rollout may complete before the call arrives that tells the parent the name of the new
