@@ -132,8 +132,8 @@ class BasicPendingCalls {
 
   // Makes an entry available to a later call, unless it has used all its generations. So no handle
   // is used twice and none is 0. Does not allocate, so a caller that has removed the call does not
-  // lose it. At 2 M calls a second this costs one entry (32 bytes) per half an
-  // hour.
+  // lose it. At 2 M calls a second this costs one entry (32 bytes) per half
+  // an hour.
   void release(uint32_t index) {
     if (entries_[index].handle >> 32 != UINT32_MAX) free_.push_back(index);
   }

@@ -103,9 +103,20 @@ TEST(Lease, EndsAlsoIfAllOperationsHaveEarlierDeadlines) {
   EXPECT_TRUE(status.ok()) << status;
 }
 
+// Calls `function` in this process when it has closed its fabric and begins to leave the job.
+void at_leave(void (*function)()) {
+  static void (*at)();
+  at = function;
+  must(start_trace(::testing::TempDir() + "/leave_" + std::to_string(getpid())));
+  internal::set_trace_observer([](const char*, const char* name) {
+    if (std::string_view(name) == "finalize: leave") at();
+  });
+}
+
 // The stopped process puts no report for finalize(), and does not end. `kVictim` 0: the process
-// that would combine the reports.
-template <int kVictim>
+// that would combine the reports. `kLeaving`: it is stopped when the fabrics are closed, and no
+// process detects failures any more.
+template <int kVictim, bool kLeaving>
 void finalize_without_a_stopped_process() {
   constexpr int kCaller = kVictim == 0 ? 1 : 0;
   RunOptions run;
@@ -113,11 +124,13 @@ void finalize_without_a_stopped_process() {
   const absl::Status status = try_process_job(
       3, with_lease(),
       [](Fabric& fabric) {
-        if (fabric.rank() == kVictim) return wait_to_be_killed(fabric);
         pid_t victim = 0;
-        if (fabric.rank() == kCaller) {
+        if (fabric.rank() == kVictim) {
+          if (!kLeaving) return wait_to_be_killed(fabric);
+          at_leave([] { raise(SIGSTOP); });
+        } else if (fabric.rank() == kCaller) {
           victim = must(async_call(fabric, kVictim, [] { return getpid(); }).get(soon()));
-          ASSERT_TRUE(stop_process(victim, soon()));
+          ASSERT_TRUE(kLeaving || stop_process(victim, soon()));
         } else {
           // Only a connected process is notified of a failure.
           EXPECT_EQ(must(async_call(fabric, kCaller, [] { return 1; }).get(soon())), 1);
@@ -131,47 +144,17 @@ void finalize_without_a_stopped_process() {
       run);
   EXPECT_TRUE(status.ok()) << status;
 }
-TEST(Lease, FinalizeDoesNotWaitForAStoppedProcess) { finalize_without_a_stopped_process<2>(); }
-TEST(Lease, FinalizeDoesNotWaitForTheLowestProcess) { finalize_without_a_stopped_process<0>(); }
-
-// Calls `function` in this process when it has closed its fabric and begins to leave the job.
-void at_leave(void (*function)()) {
-  static void (*at)();
-  at = function;
-  must(start_trace(::testing::TempDir() + "/leave_" + std::to_string(getpid())));
-  internal::set_trace_observer([](const char*, const char* name) {
-    if (std::string_view(name) == "finalize: leave") at();
-  });
+TEST(Lease, FinalizeDoesNotWaitForAStoppedProcess) {
+  finalize_without_a_stopped_process<2, false>();
 }
-
-// The process is stopped when no process detects failures any more.
-template <int kVictim>
-void leave_without_a_stopped_process() {
-  constexpr int kCaller = kVictim == 0 ? 1 : 0;
-  RunOptions run;
-  run.may_die = {kVictim};
-  const absl::Status status = try_process_job(
-      3, with_lease(),
-      [](Fabric& fabric) {
-        pid_t victim = 0;
-        if (fabric.rank() == kCaller) {
-          victim = must(async_call(fabric, kVictim, [] { return getpid(); }).get(soon()));
-        }
-        if (fabric.rank() == kVictim) at_leave([] { raise(SIGSTOP); });
-        must(fabric.finalize(soon()));
-        if (fabric.rank() == kCaller) {
-          EXPECT_EQ(process_state(victim), 'T');
-          EXPECT_EQ(kill(victim, SIGKILL), 0);
-        }
-      },
-      run);
-  EXPECT_TRUE(status.ok()) << status;
+TEST(Lease, FinalizeDoesNotWaitForTheLowestProcess) {
+  finalize_without_a_stopped_process<0, false>();
 }
 TEST(Lease, FinalizeDoesNotWaitForAProcessThatIsStoppedAsItLeaves) {
-  leave_without_a_stopped_process<2>();
+  finalize_without_a_stopped_process<2, true>();
 }
 TEST(Lease, FinalizeDoesNotWaitForTheLowestProcessThatIsStoppedAsItLeaves) {
-  leave_without_a_stopped_process<0>();
+  finalize_without_a_stopped_process<0, true>();
 }
 
 // Rank 0 reaches the deadline of its first call while rank 1 leaves.

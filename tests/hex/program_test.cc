@@ -200,7 +200,7 @@ TEST(Program, RefereesAMatch) {
   EXPECT_THAT(outcome.output, HasSubstr("\"failures\": 0"));
 }
 
-// A player who wins all games has an infinite rating, for which JSON has no number.
+// The rating of a player who wins all games is infinite. JSON has no infinity, so it is null.
 TEST(Program, TheRatingOfAMatchWithoutALossIsNull) {
   const std::string resigns =
       "'while read line; do case \"$line\" in *genmove*) echo = resign;; *) echo =;; esac; echo; "

@@ -5,7 +5,6 @@
 //   CARIAMA_SIMULATION_SEEDS=1:100000 simulation_test --gtest_filter=*Seeds*
 #include <poll.h>
 #include <sched.h>
-#include <sys/mman.h>
 #include <sys/personality.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -29,13 +28,11 @@
 #include "dsfabric/collectives.h"
 #include "dsfabric/fabric.h"
 #include "dsfabric/future.h"
-#include "dsfabric/peers/broker.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/internal/exchange_client.h"
 #include "dtutils/internal/exchange_server.h"
 #include "dtutils/random.h"
 #include "dtutils/sim/sim_fabric.h"
-#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "mcts/search.h"
 #include "riutils/call.h"
@@ -99,7 +96,6 @@ struct Plan {
     searches = random.next() % 4 == 0;
     restarts = random.next() % 8 == 0;
   }
-  [[nodiscard]] bool ends_victim() const { return fate == Fate::kKill || fate == Fate::kStop; }
   // Returns true if all operations between the two processes must succeed.
   [[nodiscard]] bool connects(uint32_t a, uint32_t b) const {
     return fate == Fate::kCalm || fate == Fate::kPause || (a != victim && b != victim);

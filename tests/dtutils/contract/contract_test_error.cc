@@ -489,8 +489,8 @@ TEST_P(ErrorContract, RepairAccountsForEverythingOutstanding) {
   expect_flow(link);
 }
 
-// Neither completions that nobody has polled, nor those that the fault decorator delays, outlive
-// their queue pair in a completion queue that others use.
+// A completion queue that others use contains no completion of a destroyed queue pair: neither one
+// that was not polled yet, nor one that the fault decorator delays.
 TEST_P(ErrorContract, ADestroyedQueuePairLeavesNoCompletion) {
   const auto completions = must(near_domain_->create_completion_queue({.depth = 1024}));
   for (uint64_t round = 0; round < 20; ++round) {
