@@ -18,6 +18,7 @@ namespace {
 using internal::Runtime;
 using testing::LocalJob;
 using testing::LocalJobOptions;
+using testing::must;
 using testing::soon;
 
 LocalJobOptions job_with_budget(uint64_t channel_bytes, uint32_t processes) {
@@ -97,7 +98,7 @@ TEST(ChunkBudget, ItsLastQuarterIsForFirstChunks) {
     EXPECT_TRUE(sent.ok()) << sent.status();
     EXPECT_EQ(first.shutdown(soon()), absl::OkStatus());
     EXPECT_EQ(none.shutdown(soon()), absl::OkStatus());
-    over = true;
+    must(call(fabric, 0, [] { over = true; }));
   });
 }
 
@@ -105,13 +106,11 @@ TEST(ChunkBudget, ItsLastQuarterIsForFirstChunks) {
 // chunk is refused.
 TEST(ChunkBudget, ASmallChunkThatIsNotReplacedIsUsedFurther) {
   static std::atomic<uint64_t> ran;
-  static std::atomic<bool> over;
   ran = 0;
-  over = false;
   LocalJob local(job_with_budget(8192, 2));
   local.run([](Fabric& fabric, uint32_t) {
     if (fabric.rank() == 0) {
-      EXPECT_TRUE(fabric.wait([] { return over.load(); }, soon()));
+      EXPECT_TRUE(fabric.wait([] { return ran.load() == 2001; }, soon()));
       return;
     }
     RDMAMessenger messenger(*fabric.this_thread(), 0,
@@ -124,7 +123,6 @@ TEST(ChunkBudget, ASmallChunkThatIsNotReplacedIsUsedFurther) {
     EXPECT_EQ(refused.status().code(), absl::StatusCode::kResourceExhausted);
     ASSERT_TRUE(messenger.call([] { ++ran; }).ok());
     EXPECT_EQ(messenger.shutdown(soon()), absl::OkStatus());
-    over = true;
   });
   EXPECT_EQ(ran.load(), 2001u);
 }
