@@ -19,6 +19,7 @@
 #include "dtutils/internal/peer_remedy.h"
 #include "dtutils/trace.h"
 #include "riutils/channel_sender.h"
+#include "riutils/internal/broadcast_tree.h"
 #include "riutils/internal/broadcast_wire.h"
 #include "riutils/internal/runtime.h"
 #include "riutils/messenger_options.h"
@@ -36,21 +37,6 @@ constexpr size_t kAroundPayload = sizeof(BroadcastPart) + 64;
 
 // Bytes of an answer besides the text of an error.
 constexpr size_t kAroundText = 128;
-
-// The tree. Ranks are counted from the root: process v has the children v + 2^i for all 2^i below
-// the lowest set bit of v (for the root: below the number of processes). The subtree of v is the
-// ranks from v up to the next process that is no descendant of v.
-[[nodiscard]] uint64_t rank_from_root(uint32_t rank, uint32_t root, uint32_t size) {
-  return (rank + uint64_t{size} - root) % size;
-}
-[[nodiscard]] uint64_t lowest_bit(uint64_t v, uint64_t size) {
-  uint64_t bit = 1;
-  while (bit < size && (v & bit) == 0) bit <<= 1;
-  return bit;
-}
-[[nodiscard]] uint64_t subtree_size(uint64_t v, uint64_t size) {
-  return std::min(lowest_bit(v, size), size - v);
-}
 
 [[nodiscard]] absl::Status lost_parent(const Fabric& fabric, uint32_t parent,
                                        std::string_view what) {
@@ -84,11 +70,13 @@ void answer_parent(Fabric& fabric, uint32_t parent, uint64_t handle, const absl:
 // children have answered; the destructor reports the end.
 class Node : public std::enable_shared_from_this<Node> {
  public:
-  // `targets`: locators of the process's subtree, by rank counted from the root, or empty.
+  // `targets`: locators of the process's subtree, by place in the tree, or empty.
   Node(Fabric& fabric, const BroadcastPart& part, std::string function,
        std::vector<RemoteMemoryLocator> targets)
       : fabric_(fabric),
         part_(part),
+        tree_(part.root, fabric.size()),
+        place_(tree_.place_of(fabric.rank())),
         function_(std::move(function)),
         targets_(std::move(targets)) {}
   ~Node() {
@@ -129,7 +117,7 @@ class Node : public std::enable_shared_from_this<Node> {
       return false;
     }
     void* const place = reinterpret_cast<void*>(own.address);
-    if (!children().empty() && !keep(place, part_.size)) return false;
+    if (!tree_.children(place_).empty() && !keep(place, part_.size)) return false;
     buffer_ = place;
     return true;
   }
@@ -148,7 +136,7 @@ class Node : public std::enable_shared_from_this<Node> {
   // Returns the first error of these sends.
   absl::Status start(BroadcastRoute* route) {
     absl::Status first;
-    for (const uint64_t child : children()) first.Update(send(child, route));
+    for (const uint64_t child : tree_.children(place_)) first.Update(send(child, route));
     for (uint32_t i = 0; i < fabric_.threads(); ++i) {
       // The call owns a reference to this node. It never leaves this process.
       auto* const self = new std::shared_ptr<Node>(shared_from_this());
@@ -165,23 +153,7 @@ class Node : public std::enable_shared_from_this<Node> {
   }
 
  private:
-  // This process's rank, counted from the root.
-  [[nodiscard]] uint64_t self() const {
-    return rank_from_root(fabric_.rank(), part_.root, fabric_.size());
-  }
-  [[nodiscard]] uint32_t rank_of(uint64_t v) const {
-    return static_cast<uint32_t>((v + part_.root) % fabric_.size());
-  }
-  // Ranks counted from the root. The child with the largest subtree comes first.
-  [[nodiscard]] std::vector<uint64_t> children() const {
-    std::vector<uint64_t> children;
-    const uint64_t size = fabric_.size();
-    for (uint64_t bit = lowest_bit(self(), size) >> 1; bit != 0; bit >>= 1) {
-      if (self() + bit < size) children.push_back(self() + bit);
-    }
-    return children;
-  }
-
+  // child: a place in the tree.
   [[nodiscard]] absl::Status send(uint64_t child, BroadcastRoute* route);
   [[nodiscard]] absl::Status send_part(uint32_t rank, BroadcastPart& part,
                                        const std::string& payload, BroadcastRoute* route);
@@ -210,6 +182,8 @@ class Node : public std::enable_shared_from_this<Node> {
 
   Fabric& fabric_;
   const BroadcastPart part_;
+  const BroadcastTree tree_;
+  const uint64_t place_;  // of this process
   const std::string function_;
   const std::vector<RemoteMemoryLocator> targets_;
   void* buffer_ = nullptr;
@@ -251,7 +225,7 @@ absl::Status Node::send_part(uint32_t rank, BroadcastPart& part, const std::stri
 }
 
 absl::Status Node::send(uint64_t child, BroadcastRoute* route) {
-  const Rank rank = rank_of(child);
+  const Rank rank = tree_.rank_of(child);
   const TraceScope trace("riutils", "broadcast: send to child", "rank", rank);
   BroadcastPart part = part_;
   part.payload = {};
@@ -262,8 +236,7 @@ absl::Status Node::send(uint64_t child, BroadcastRoute* route) {
     if (!named.ok()) return named.status();
     part.source = *named;
   } else if (part.buffer == Buffer::kPlaced) {
-    const auto subtree =
-        std::span(targets_).subspan(child - self(), subtree_size(child, fabric_.size()));
+    const auto subtree = std::span(targets_).subspan(child - place_, tree_.subtree_size(child));
     // A route may store the call into mapped memory, which no queue pair orders after the data, and
     // may store it later. So the WRITE has to be complete before.
     absl::Status written = write_ahead(fabric_, rank, *memory_, offset_, part.size, subtree.front(),
@@ -285,29 +258,11 @@ absl::Status Node::send(uint64_t child, BroadcastRoute* route) {
   return sent;
 }
 
-// Starts the part of a process that has received its payload.
+// Starts the part of a process that has received its payload. Requires: is_possible().
 void start_part(const BroadcastPart& part, std::string payload, uint32_t parent,
                 BroadcastRoute* route) {
   Fabric& fabric = *running_fabric();
-  const auto malformed = [&] {
-    reject_call(fabric, parent, "a broadcast is malformed");
-    answer_parent(fabric, parent, part.handle,
-                  make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                             fabric.label(fabric.rank()) + " found a broadcast malformed"));
-  };
-  if (part.root >= fabric.size() || part.buffer > Buffer::kPlaced ||
-      part.function_bytes > payload.size() ||
-      (part.buffer == Buffer::kPull && part.source.length != part.size)) {
-    return malformed();
-  }
-  const size_t rest = payload.size() - part.function_bytes;
-  const uint64_t self = rank_from_root(fabric.rank(), part.root, fabric.size());
-  const uint64_t wanted = part.buffer == Buffer::kPlaced ? subtree_size(self, fabric.size()) : 0;
-  if (rest != wanted * sizeof(RemoteMemoryLocator)) return malformed();
-  std::vector<RemoteMemoryLocator> targets(wanted);
-  if (rest != 0) std::memcpy(targets.data(), payload.data() + part.function_bytes, rest);
-  payload.resize(part.function_bytes);
-
+  std::vector<RemoteMemoryLocator> targets = take_targets(part, payload);
   auto node = std::make_shared<Node>(fabric, part, std::move(payload), std::move(targets));
   node->on_end([&fabric, parent, handle = part.handle](const absl::Status& status) {
     answer_parent(fabric, parent, handle, status);
@@ -342,7 +297,16 @@ void start_part(const BroadcastPart& part, std::string payload, uint32_t parent,
 // Receives a part. Children are served through `route`, or by service calls if it is nullptr.
 void receive_broadcast(const BroadcastPart& part, std::string payload, BroadcastRoute* route) {
   const uint32_t parent = running_source();
-  if (part.payload.length == 0) return start_part(part, std::move(payload), parent, route);
+  Fabric& fabric = *running_fabric();
+  const bool inlined = part.payload.length == 0;
+  if (!is_possible(part, inlined ? payload.size() : part.payload.length, fabric.rank(), parent,
+                   fabric.size())) {
+    reject_call(fabric, parent, "a broadcast is malformed");
+    return answer_parent(fabric, parent, part.handle,
+                         make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                                    fabric.label(fabric.rank()) + " found a broadcast malformed"));
+  }
+  if (inlined) return start_part(part, std::move(payload), parent, route);
   class StartWithPayload final : public PulledFunction {
    public:
     StartWithPayload(Fabric& fabric, const BroadcastPart& part, uint32_t parent)
@@ -362,7 +326,7 @@ void receive_broadcast(const BroadcastPart& part, std::string payload, Broadcast
     const uint32_t parent_;
     bool ran_ = false;
   };
-  pull(part.payload, std::make_unique<StartWithPayload>(*running_fabric(), part, parent));
+  pull(part.payload, std::make_unique<StartWithPayload>(fabric, part, parent));
 }
 
 }  // namespace

@@ -71,19 +71,7 @@ struct BroadcastBuffer {
   std::span<const RemoteMemoryLocator> targets{};
 };
 
-// The part of a broadcast that a process receives from its parent in the tree, beside the payload:
-// the function's bytes, then the targets of the process's subtree.
-struct BroadcastPart {
-  uint32_t root = 0;
-  FunctionId id;
-  uint64_t handle = 0;  // the parent's handle for this process's answer
-  uint64_t size = 0;    // of the buffer
-  uint64_t function_bytes = 0;
-  enum class Buffer : uint8_t { kNone, kPull, kPlaced } buffer = Buffer::kNone;
-  RemoteMemoryLocator source;   // kPull: the parent's copy
-  RemoteMemoryLocator payload;  // where the payload is READ; length 0: it came with the part
-};
-static_assert(std::is_trivially_copyable_v<BroadcastPart>);
+struct BroadcastPart;  // internal/broadcast_wire.h
 
 // The one-sided path by which a process sends a broadcast to its children in the tree. Used by one
 // thread.
