@@ -1,5 +1,5 @@
 // Combines the participation reports of an ending job, so that its processes agree on the set of
-// remaining processes, and on whether calls are in flight. A pure function; shutdown.h has the
+// remaining processes, and on whether calls are in flight. Pure functions; shutdown.h has the
 // rounds.
 #ifndef CARIAMA_DSFABRIC_FABRIC_PARTICIPATION_H_
 #define CARIAMA_DSFABRIC_FABRIC_PARTICIPATION_H_
@@ -7,10 +7,20 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
+#include "dsfabric/serializer.h"
+
 namespace cariama::internal {
+
+// Returns true if these are different ranks of a job of `processes`, in ascending order.
+[[nodiscard]] inline bool are_ascending_ranks(std::span<const uint32_t> ranks, uint32_t processes) {
+  return std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end() &&
+         (ranks.empty() || ranks.back() < processes);
+}
 
 // The report of one process in one round.
 struct ParticipationReport {
@@ -22,6 +32,9 @@ struct ParticipationReport {
   template <typename Archive>
   void serialize(Archive& archive) {
     archive(begun, ended, lost, lost_before);
+  }
+  [[nodiscard]] bool is_possible(uint32_t processes) const {
+    return are_ascending_ranks(lost, processes) && are_ascending_ranks(lost_before, processes);
   }
 };
 
@@ -36,10 +49,24 @@ struct ParticipationResult {
   void serialize(Archive& archive) {
     archive(begun, ended, without, agreed);
   }
+  [[nodiscard]] bool is_possible(uint32_t processes) const {
+    return are_ascending_ranks(without, processes);
+  }
 };
 
+// Loads a ParticipationReport or a ParticipationResult from the bytes that a process has put.
+// Throws MalformedArguments if no process of a job of `processes` puts these bytes; std::bad_alloc.
+template <typename Put>
+[[nodiscard]] Put load_participation(std::span<const std::byte> bytes, uint32_t processes) {
+  auto put = load_value<Put>(bytes);
+  if (!bytes.empty() || !put.is_possible(processes)) {
+    throw MalformedArguments("the ranks in a report for finalize() are impossible");
+  }
+  return put;
+}
+
 // Combines the reports of a round. `said` is indexed by rank; nullopt: the process has ended, or
-// was excluded in an earlier round.
+// was excluded in an earlier round. Requires: is_possible(said.size()), of each report.
 //
 // Processes that have ended are excluded. Two live processes that consider each other failed (the
 // link between them has failed) cannot both remain, or the rounds would never end: the higher rank
@@ -54,7 +81,7 @@ struct ParticipationResult {
   for (size_t rank = 0; rank < said.size(); ++rank) {
     if (out[rank]) continue;
     for (const uint32_t lost : said[rank]->lost_before) {
-      if (lost >= said.size() || lost == rank || out[lost]) continue;
+      if (lost == rank || out[lost]) continue;
       out[std::max<size_t>(rank, lost)] = true;
       if (lost < rank) break;
     }

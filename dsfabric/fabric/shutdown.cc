@@ -36,13 +36,12 @@ absl::Status put_saved(Bootstrap& bootstrap, const std::string& key, const T& va
 }
 
 template <typename T>
-absl::StatusOr<T> get_saved(Bootstrap& bootstrap, uint32_t rank, const std::string& key,
+absl::StatusOr<T> get_saved(const FabricJob& job, uint32_t rank, const std::string& key,
                             Deadline deadline) {
-  auto bytes = bootstrap.get(static_cast<int>(rank), key, deadline);
+  auto bytes = job.bootstrap().get(static_cast<int>(rank), key, deadline);
   if (!bytes.ok()) return bytes.status();
   try {
-    auto in = std::as_bytes(std::span(*bytes));
-    return load_value<T>(in);
+    return load_participation<T>(std::as_bytes(std::span(*bytes)), job.size());
   } catch (const std::exception& error) {
     return exception_error(
         error, "decoding the report of rank " + std::to_string(rank),
@@ -97,7 +96,7 @@ absl::Status Shutdown::report_missing(const std::string& key) {
 template <typename T>
 absl::StatusOr<T> Shutdown::wait_for(uint32_t rank, const std::string& key, Deadline deadline) {
   const std::chrono::milliseconds lease = job_.options().lease;
-  if (lease.count() == 0) return get_saved<T>(job_.bootstrap(), rank, key, deadline);
+  if (lease.count() == 0) return get_saved<T>(job_, rank, key, deadline);
   // A closed fabric does not detect failures any more. A process that does not leave within its
   // lease is stopped.
   const Deadline end_of_lease =
@@ -107,7 +106,7 @@ absl::StatusOr<T> Shutdown::wait_for(uint32_t rank, const std::string& key, Dead
     // considered failed.
     const bool is_lost = peers_.is_failed(rank) || std::chrono::steady_clock::now() >= end_of_lease;
     const Deadline look = std::min(deadline, deadline_after(kLeaseLook));
-    auto put = get_saved<T>(job_.bootstrap(), rank, key, look);
+    auto put = get_saved<T>(job_, rank, key, look);
     if (!absl::IsDeadlineExceeded(put.status())) return put;
     if (is_lost) return lease_ended(job_.label(rank), lease);
     if (look == deadline) return put;
@@ -176,12 +175,6 @@ absl::Status Shutdown::lost_to_lower_ranks() const {
 // it never communicated with them.
 absl::Status Shutdown::continue_without(const std::vector<uint32_t>& ranks) {
   for (const uint32_t rank : ranks) {
-    if (rank >= job_.size()) {
-      return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
-                        "the result of a round of finalize() excludes rank " +
-                            std::to_string(rank) + " of a job of " + std::to_string(job_.size()),
-                        "start the same executable in every process");
-    }
     if (rank == job_.rank()) {
       return lost_to_lower_ranks();
     }

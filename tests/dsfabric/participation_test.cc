@@ -1,5 +1,13 @@
 #include "dsfabric/fabric/participation.h"
 
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "dsfabric/serializer.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -63,8 +71,53 @@ TEST(ParticipationTest, AnExcludedProcessExcludesNoOther) {
   EXPECT_THAT(result.without, ElementsAre(2));
 }
 
-TEST(ParticipationTest, InvalidRanksAreIgnored) {
-  EXPECT_THAT(combine_reports(Said{says(1, 1, {7}, {7}), says(1, 1, {}, {1})}).without, IsEmpty());
+TEST(ParticipationTest, AProcessThatHasLostItselfIsNotExcluded) {
+  EXPECT_THAT(combine_reports(Said{says(1, 1), says(1, 1, {}, {1})}).without, IsEmpty());
+}
+
+template <typename Put>
+std::string put_bytes(const Put& put) {
+  std::string bytes;
+  save_value(bytes, put);
+  return bytes;
+}
+// Returns true if a process of a job of 4 accepts the bytes.
+template <typename Put>
+bool accepts(const std::string& bytes) {
+  try {
+    EXPECT_EQ(put_bytes(load_participation<Put>(std::as_bytes(std::span(bytes)), 4)), bytes);
+    return true;
+  } catch (const MalformedArguments&) {
+    return false;
+  }
+}
+
+// A report with such ranks would never agree with another one: finalize() would wait until its
+// deadline, and name no process.
+TEST(ParticipationReports, WithImpossibleRanksAreMalformed) {
+  EXPECT_TRUE(accepts<ParticipationReport>(put_bytes(says(5, 3, {0, 1, 3}, {3}))));
+  for (const std::vector<uint32_t>& ranks :
+       std::vector<std::vector<uint32_t>>{{4}, {0, UINT32_MAX}, {1, 1}, {2, 1}, {0, 3, 2}}) {
+    EXPECT_FALSE(accepts<ParticipationReport>(put_bytes(says(5, 3, ranks))));
+    EXPECT_FALSE(accepts<ParticipationReport>(put_bytes(says(5, 3, {}, ranks))));
+    EXPECT_FALSE(accepts<ParticipationResult>(put_bytes(ParticipationResult{5, 3, ranks, true})));
+  }
+  EXPECT_TRUE(accepts<ParticipationResult>(put_bytes(ParticipationResult{5, 3, {0, 3}, true})));
+}
+
+TEST(ParticipationReports, OfAnotherLengthAreMalformed) {
+  const std::string report = put_bytes(says(5, 3, {1}, {1}));
+  const std::string result = put_bytes(ParticipationResult{5, 3, {1}, true});
+  EXPECT_TRUE(accepts<ParticipationReport>(report));
+  EXPECT_TRUE(accepts<ParticipationResult>(result));
+  for (size_t i = 0; i < report.size(); ++i) {
+    EXPECT_FALSE(accepts<ParticipationReport>(report.substr(0, i)));
+  }
+  for (size_t i = 0; i < result.size(); ++i) {
+    EXPECT_FALSE(accepts<ParticipationResult>(result.substr(0, i)));
+  }
+  EXPECT_FALSE(accepts<ParticipationReport>(report + '\0'));
+  EXPECT_FALSE(accepts<ParticipationResult>(result + '\0'));
 }
 
 }  // namespace
