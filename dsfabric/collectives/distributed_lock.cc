@@ -8,6 +8,7 @@
 
 #include "dsfabric/bootstrap/fabric_job.h"
 #include "dsfabric/calls/fabric_parts.h"
+#include "dsfabric/collectives/lock_numbers.h"
 #include "dsfabric/peers/connect_deadline.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/error.h"
@@ -28,11 +29,16 @@ constexpr uint64_t kPollsPerAttempt = 8;
 // one value still exclude each other: an acquisition replaces 0 only, and held_ belongs to the
 // object.
 uint64_t new_holder(const Fabric& fabric) {
-  static std::atomic<uint32_t> last{0};
-  return uint64_t{fabric.rank() + 1} << 32 | (last.fetch_add(1, std::memory_order_relaxed) + 1);
+  return uint64_t{fabric.rank() + 1} << 32 |
+         internal::next_lock_number().fetch_add(1, std::memory_order_relaxed);
 }
 
 }  // namespace
+
+std::atomic<uint32_t>& internal::next_lock_number() {
+  static std::atomic<uint32_t> next{1};
+  return next;
+}
 
 DistributedLock::DistributedLock(GlobalMemory& memory, global_ptr<uint64_t> word)
     : memory_(memory), word_(word), self_(new_holder(memory.fabric())) {}

@@ -39,10 +39,13 @@ class RemoteHeap {
   [[nodiscard]] bool contains(uint64_t address, size_t bytes) const;
   [[nodiscard]] size_t allocations() const;
 
-  // See RemoteMemory. Names of different processes differ by their upper halves.
+  // See RemoteMemory. Names of different processes differ modulo the number of processes. A process
+  // has 2^64 names divided by that number, which no job uses up.
   [[nodiscard]] uint64_t new_name() {
-    return uint64_t{fabric_rank_} << 32 | next_name_.fetch_add(1, std::memory_order_relaxed);
+    return next_name_.fetch_add(1, std::memory_order_relaxed) * processes_ + fabric_rank_;
   }
+  // For tests: `count` names count as used.
+  void skip_names(uint64_t count) { next_name_.fetch_add(count, std::memory_order_relaxed); }
   // Names the allocation that begins at `address`, if there is one, until it is freed. Only the
   // first name of an allocation takes memory.
   void publish(uint64_t address, uint64_t name);
@@ -59,12 +62,13 @@ class RemoteHeap {
 
   Fabric& fabric_;
   const uint32_t fabric_rank_;
+  const uint64_t processes_;
   std::array<const ProtectionDomain*, 2> domains_{};  // by key_slot()
   mutable std::mutex mutex_;
   std::map<int, std::unique_ptr<GeneralAllocator>> allocators_;  // by node
   std::map<uint64_t, Piece> pieces_;                             // by address
   std::map<uint64_t, uint64_t> addresses_;                       // of named pieces, by name
-  std::atomic<uint32_t> next_name_{0};
+  std::atomic<uint64_t> next_name_{0};
 };
 
 }  // namespace cariama::internal

@@ -47,7 +47,8 @@ Allocation answer(const absl::StatusOr<GlobalAddress>& address) {
 
 }  // namespace
 
-RemoteHeap::RemoteHeap(Fabric& fabric) : fabric_(fabric), fabric_rank_(fabric.rank()) {
+RemoteHeap::RemoteHeap(Fabric& fabric)
+    : fabric_(fabric), fabric_rank_(fabric.rank()), processes_(fabric.size()) {
   for (uint32_t rank = 0; rank < fabric.size(); ++rank) {
     const Device* const device = ports_of(fabric).device(rank);
     if (device != nullptr) domains_[key_slot(*device)] = ports_of(fabric).domain(rank);

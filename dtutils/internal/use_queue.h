@@ -32,14 +32,20 @@ struct UseRecord {
   }
 };
 
+// The number of the calling thread, and of the uses that it has begun, modulo 2^32.
+struct UseNumbers {
+  uint32_t thread;
+  uint32_t begun = 0;
+};
+[[nodiscard]] inline UseNumbers& use_numbers() {
+  static std::atomic<uint32_t> last{0};
+  static thread_local UseNumbers mine{last.fetch_add(1, std::memory_order_relaxed) + 1};
+  return mine;
+}
+
 // Sets RegionUse::thread and before for a use that this thread begins.
 inline void number_use(RegionUse& use) {
-  struct OfThread {
-    uint32_t thread;
-    uint32_t begun = 0;
-  };
-  static std::atomic<uint32_t> last{0};
-  static thread_local OfThread mine{last.fetch_add(1, std::memory_order_relaxed) + 1};
+  UseNumbers& mine = use_numbers();
   use.thread = mine.thread;
   use.before = mine.begun++;
 }

@@ -13,7 +13,8 @@
 namespace cariama::mcts {
 
 // A slot of a table and the generation of its contents. The generation changes when the slot is
-// reused. So an outdated id is not taken for the new contents.
+// reused. A slot that has used all its generations is not reused. So no id is used twice, and an
+// outdated id names nothing.
 struct SlotId {
   uint32_t slot = 0;
   uint32_t generation = 0;
@@ -21,19 +22,17 @@ struct SlotId {
   friend bool operator==(const SlotId&, const SlotId&) = default;
 };
 
-// Thread-safe.
-template <typename T>
+// Thread-safe. kLastGeneration: the largest generation. The memory of a slot that has used all its
+// generations, at most sizeof(T) + 16 bytes, stays unused.
+template <typename T, uint32_t kLastGeneration = UINT32_MAX>
 class SlotTable {
  public:
-  // Generations are smaller than this, so that they fit in RemoteNode.
-  static constexpr uint32_t kGenerations = 1 << 13;
-
   [[nodiscard]] SlotId add(T value) {
     const std::lock_guard lock(mutex_);
     uint32_t slot = 0;
     if (free_.empty()) {
       slot = static_cast<uint32_t>(entries_.size());
-      entries_.emplace_back();
+      entries_.emplace_back().generation = first_generation_;
     } else {
       slot = free_.back();
       free_.pop_back();
@@ -83,6 +82,11 @@ class SlotTable {
   void clear() {
     static_cast<void>(take_if([](const T&) { return true; }));
   }
+  // For tests: new slots begin with this generation, to reach the last one soon.
+  void begin_at(uint32_t generation) {
+    const std::lock_guard lock(mutex_);
+    first_generation_ = generation;
+  }
 
  private:
   struct Entry {
@@ -97,14 +101,17 @@ class SlotTable {
     Entry& entry = entries_[slot];
     std::optional<T> value = std::move(entry.value);
     entry.value.reset();
-    entry.generation = (entry.generation + 1) % kGenerations;
-    free_.push_back(slot);
+    if (entry.generation != kLastGeneration) {
+      ++entry.generation;
+      free_.push_back(slot);
+    }
     return value;
   }
 
   std::mutex mutex_;
   std::vector<Entry> entries_;
   std::vector<uint32_t> free_;
+  uint32_t first_generation_ = 0;
 };
 
 }  // namespace cariama::mcts

@@ -194,7 +194,8 @@ class LocalTree final : public LocalInstance {
   // ---- Names of nodes for other processes. Thread-safe.
 
   // The names of nodes whose parents, or copies, are in other processes.
-  [[nodiscard]] SlotTable<Node<G>*>& exported() { return exported_; }
+  using ExportedNodes = SlotTable<Node<G>*, RemoteNode::kLastGeneration>;
+  [[nodiscard]] ExportedNodes& exported() { return exported_; }
   [[nodiscard]] RemoteNode name_of(SlotId id) const {
     return {static_cast<uint16_t>(host_.rank()), static_cast<uint16_t>(id.generation), id.slot};
   }
@@ -508,7 +509,7 @@ class LocalTree final : public LocalInstance {
   SearchOptions options_;
   ArenaBudget budget_{0};  // of the nodes; declared before the arenas
   std::vector<std::unique_ptr<Thread>> threads_;
-  SlotTable<Node<G>*> exported_;
+  ExportedNodes exported_;
   Transpositions<G> transpositions_;
   std::atomic<bool> full_{false};
   std::atomic<uint64_t> nodes_{0};

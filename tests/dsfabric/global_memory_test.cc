@@ -7,12 +7,17 @@
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <functional>
+#include <memory>
+#include <set>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/collectives.h"
+#include "dsfabric/collectives/lock_numbers.h"
 #include "dsfabric/distributed_lock.h"
 #include "dsfabric/global_vector.h"
 #include "dsfabric/memory/remote_heap.h"
@@ -286,6 +291,29 @@ TEST(RemoteMemoryNames, LeadToTheAddressUntilTheMemoryIsFreed) {
   });
 }
 
+// Names with 32 bits for the count would begin again, and replace those of published memory.
+TEST(RemoteMemoryNames, AreNotUsedTwiceAfter32Bits) {
+  LocalJob job({.processes = 3, .transport = transport_case("sim")});
+  std::array<std::array<uint64_t, 4>, 3> names{};
+  job.run([&](Fabric& fabric, uint32_t) {
+    auto& mine = names[fabric.rank()];
+    auto& heap = internal::attachment_of<internal::RemoteHeap>(fabric);
+    const RemoteMemory memory = must(RemoteMemory::allocate(fabric, fabric.rank(), 64, soon()));
+    mine[0] = RemoteMemory::new_name(fabric);
+    memory.publish(mine[0]);
+    heap.skip_names((uint64_t{1} << 32) - 2);
+    for (size_t i = 1; i < mine.size(); ++i) {
+      mine[i] = RemoteMemory::new_name(fabric);
+      EXPECT_TRUE(
+          absl::IsNotFound(RemoteMemory::find(fabric, fabric.rank(), mine[i], soon()).status()));
+    }
+    EXPECT_EQ(must(RemoteMemory::find(fabric, fabric.rank(), mine[0], soon())), memory.address());
+  });
+  std::set<uint64_t> all;
+  for (const auto& of_rank : names) all.insert(of_rank.begin(), of_rank.end());
+  EXPECT_EQ(all.size(), 12u);
+}
+
 // If the requester has stopped waiting, the owner's allocation is freed; otherwise it would leak.
 TEST(RemoteMemoryLate, IsFreed) {
   LocalJob job({.processes = 2, .transport = transport_case("sim")});
@@ -306,6 +334,33 @@ TEST(RemoteMemoryLate, IsFreed) {
       ASSERT_TRUE(fabric.wait([&] { return heap.allocations() == 0; }, soon()));
       step[1] = true;
     }
+  });
+}
+
+// The numbers of lock objects are UINT32_MAX - 1, UINT32_MAX, 0 and 1, and then those again: two
+// objects with one number exclude each other, too.
+TEST(DistributedLockNumbers, ExcludeWhenTheyWrap) {
+  LocalJob job({.processes = 1, .transport = transport_case("sim")});
+  job.run([&](Fabric& fabric, uint32_t) {
+    const auto memory = must(GlobalMemory::create(fabric));
+    const auto word = must(memory->allocate<uint64_t>(0, 1, soon()));
+    std::vector<std::unique_ptr<DistributedLock>> locks;
+    for (int i = 0; i < 8; ++i) {
+      if (i % 4 == 0) internal::next_lock_number() = UINT32_MAX - 1;
+      locks.push_back(std::make_unique<DistributedLock>(*memory, word));
+    }
+    for (const auto& holder : locks) {
+      must(holder->acquire(soon()));
+      EXPECT_NE(must(memory->rget(word).wait(soon())), 0u);
+      for (const auto& other : locks) {
+        if (other == holder) continue;
+        EXPECT_FALSE(must(other->try_acquire()));
+        EXPECT_FALSE(must(other->take_over()));
+        EXPECT_EQ(other->release().code(), absl::StatusCode::kFailedPrecondition);
+      }
+      must(holder->release());
+    }
+    EXPECT_EQ(must(memory->rget(word).wait(soon())), 0u);
   });
 }
 

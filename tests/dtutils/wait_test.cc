@@ -139,22 +139,29 @@ TEST(Deadline, OfANegativeSpanHasPassed) {
   }
 }
 
+// The word of a doorbell counts its rings modulo this number.
+constexpr uint32_t kRingsOfAWord = uint32_t{1} << 31;
+
+// At first, and when the count of its rings wraps.
 TEST(Doorbell, IsRungOncePerArming) {
-  Doorbell doorbell;
-  EXPECT_FALSE(doorbell.ring());
-  const uint32_t first = doorbell.arm();
-  EXPECT_EQ(doorbell.arm(), first);  // two sleepers may expect the same value
-  EXPECT_TRUE(doorbell.is_armed());
-  EXPECT_TRUE(doorbell.ring());
-  EXPECT_FALSE(doorbell.ring());
-  doorbell.wait(first, kForever);  // returns immediately: the doorbell was rung since arm()
-  const uint32_t second = doorbell.arm();
-  EXPECT_NE(first, second);
-  doorbell.wait(first, kForever);  // likewise
-  doorbell.wait(second, deadline_after(milliseconds(1)));
-  EXPECT_TRUE(doorbell.take());
-  EXPECT_FALSE(doorbell.take());
-  EXPECT_FALSE(doorbell.is_armed());
+  for (const uint32_t rings : {uint32_t{0}, kRingsOfAWord - 2, kRingsOfAWord - 1}) {
+    Doorbell doorbell;
+    doorbell.begin_at(rings);
+    EXPECT_FALSE(doorbell.ring());
+    const uint32_t first = doorbell.arm();
+    EXPECT_EQ(doorbell.arm(), first);  // two sleepers may expect the same value
+    EXPECT_TRUE(doorbell.is_armed());
+    EXPECT_TRUE(doorbell.ring());
+    EXPECT_FALSE(doorbell.ring());
+    doorbell.wait(first, kForever);  // returns immediately: the doorbell was rung since arm()
+    const uint32_t second = doorbell.arm();
+    EXPECT_NE(first, second);
+    doorbell.wait(first, kForever);  // likewise
+    doorbell.wait(second, deadline_after(milliseconds(1)));
+    EXPECT_TRUE(doorbell.take());
+    EXPECT_FALSE(doorbell.take());
+    EXPECT_FALSE(doorbell.is_armed());
+  }
 }
 
 TEST(SleeperSet, SlotsAreDisarmedOneByOne) {
@@ -202,6 +209,7 @@ void play(PingPong& game, uint64_t side, uint64_t turns) {
 
 TEST(Doorbell, LosesNoWakeUpBetweenThreads) {
   PingPong game;
+  for (Doorbell& doorbell : game.doorbells) doorbell.begin_at(kRingsOfAWord - 100);
   std::thread other([&] { play(game, 1, 20'000); });
   play(game, 0, 20'000);
   other.join();
@@ -232,6 +240,8 @@ TEST(Doorbell, WakesAllSleepers) {
   constexpr uint32_t kRounds = 500;
   Doorbell doorbell;
   Doorbell arrivals;
+  doorbell.begin_at(kRingsOfAWord - kRounds / 2);
+  arrivals.begin_at(kRingsOfAWord - kRounds / 2);
   std::atomic<uint32_t> round{0};
   std::atomic<int> arrived{0};
   std::vector<std::thread> sleepers;
