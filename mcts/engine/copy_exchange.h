@@ -177,7 +177,7 @@ class CopyExchange final : public LocalInstance {
     root_.store(nullptr, std::memory_order_relaxed);
     copies_.clear();
     // Requests that the death of a process left without an answer.
-    for (const RequestedChild& one : take_requested([](const RequestedChild&) { return true; }))
+    for (const RequestedChild& one : requested_.take([](const RequestedChild&) { return true; }))
       end_request(one, {});
     const std::vector<SlotId> abandoned = offers_.clear();
     {
@@ -198,7 +198,7 @@ class CopyExchange final : public LocalInstance {
   // answer.
   void lost(Rank rank) override {
     for (const RequestedChild& requested :
-         take_requested([&](const RequestedChild& one) { return one.rank == rank; })) {
+         requested_.take([&](const RequestedChild& one) { return one.rank == rank; })) {
       end_request(requested, {});
     }
     offers_.abandon(rank);
@@ -217,14 +217,6 @@ class CopyExchange final : public LocalInstance {
     G state;
     uint32_t index = 0;  // of the copy at the requester
     uint64_t epoch = 0;  // of the requester
-  };
-  // A child of a node of this process that another process creates.
-  struct RequestedChild {
-    SlotId node;
-    uint16_t move = 0;
-    Rank rank = 0;  // of the process that creates the child
-
-    friend bool operator==(const RequestedChild&, const RequestedChild&) = default;
   };
   using Offer = typename Offers<G>::Offer;
   using Ref = typename Node<G>::Ref;
@@ -539,10 +531,7 @@ class CopyExchange final : public LocalInstance {
   void request_child(const RequestedChild& requested, Node<G>& node, const G& position) {
     if (!node.claim_child(requested.move)) return;
     const TraceScope trace("mcts", "request child", "rank", requested.rank);
-    {
-      const std::lock_guard lock(mutex_);
-      requested_.push_back(requested);
-    }
+    requested_.add(requested);
     const ThreadId requester = host_.id(host_.rank(), Host::here().index);
     const bool sent = post_buffer(
         partner(requested.rank),
@@ -555,15 +544,9 @@ class CopyExchange final : public LocalInstance {
     // dead.
     if (sent && host_.alive(requested.rank)) return;
     for (const RequestedChild& mine :
-         take_requested([&](const RequestedChild& one) { return one == requested; })) {
+         requested_.take([&](const RequestedChild& one) { return one == requested; })) {
       end_request(mine, {});
     }
-  }
-  // Removes the requested children for which `condition` holds, and returns them.
-  template <typename Condition>
-  [[nodiscard]] std::vector<RequestedChild> take_requested(Condition&& condition) {
-    const std::lock_guard lock(mutex_);
-    return take_from(requested_, condition);
   }
   // child: the created node, or none.
   void end_request(const RequestedChild& requested, Ref child) {
@@ -589,7 +572,7 @@ class CopyExchange final : public LocalInstance {
     const RemoteNode name{static_cast<uint16_t>(requested.rank),
                           static_cast<uint16_t>(id.generation), id.slot};
     for (const RequestedChild& one :
-         take_requested([&](const RequestedChild& known) { return known == requested; })) {
+         requested_.take([&](const RequestedChild& known) { return known == requested; })) {
       end_request(one, created ? Ref(name) : Ref());
       const std::optional<Node<G>*> node = tree_.exported().find(one.node);
       if (!node || outcome == Outcome::kOpen) continue;
@@ -603,6 +586,7 @@ class CopyExchange final : public LocalInstance {
   WorkPool<G>& pool_;
   CopyTable<G> copies_;
   Offers<G> offers_;
+  RequestedChildren requested_;
   ArenaBudget budget_{0};                       // of the copies
   std::vector<std::unique_ptr<Arena>> arenas_;  // by thread
   std::atomic<bool> full_{false};               // an arena has no memory for another copy
@@ -613,7 +597,6 @@ class CopyExchange final : public LocalInstance {
   std::mutex mutex_;  // guards the members below
   std::unordered_map<const Node<G>*, Ids> ids_of_children_;
   std::vector<SlotId> temporary_ids_;
-  std::vector<RequestedChild> requested_;  // in flight
 };
 
 }  // namespace cariama::mcts
