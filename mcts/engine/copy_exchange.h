@@ -255,6 +255,7 @@ class CopyExchange final : public LocalInstance {
             epoch_.load(std::memory_order_relaxed)};
   }
   void on_root(RemoteNode name) {
+    if (!tree_.accepts(name)) return;
     Copy<G>* copy = copies_.add(name);
     if (copy == nullptr) return;
     root_.store(copy, std::memory_order_release);
@@ -377,6 +378,7 @@ class CopyExchange final : public LocalInstance {
   }
   // Handles the answer to offer_child(). child: the child of the move at the owner, if it has one.
   void on_adopted(RemoteNode offered, std::optional<RemoteNode> child) {
+    if (child && !tree_.accepts(*child)) child.reset();
     const std::optional<typename Offers<G>::Sent> offer = offers_.take(offered);
     if (!offer) return;  // abandoned
     Node<G>& parent = *offer->copy;
@@ -468,6 +470,7 @@ class CopyExchange final : public LocalInstance {
     }
   }
   void on_offered(const Offer& offer) {
+    if (!tree_.accepts(offer.name)) return;
     const std::optional<Node<G>*> node = tree_.exported().find(offer.parent);
     if (node && offer.move < (*node)->size()) {
       answer_offer(**node, offer);
@@ -571,6 +574,7 @@ class CopyExchange final : public LocalInstance {
     if (!created) tree_.note_full();
     const RemoteNode name{static_cast<uint16_t>(requested.rank),
                           static_cast<uint16_t>(id.generation), id.slot};
+    created = created && tree_.accepts(name);
     for (const RequestedChild& one :
          requested_.take([&](const RequestedChild& known) { return known == requested; })) {
       end_request(one, created ? Ref(name) : Ref());

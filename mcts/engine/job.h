@@ -13,6 +13,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -283,6 +284,12 @@ struct JobAnswer {
   Outcome outcome = Outcome::kOpen;  // of the job's node
   bool full = false;                 // the process has no memory for nodes
   bool useless = false;              // the job's node does not exist, or its outcome is proved
+
+  // Returns false if no process of a job of `processes` sends this answer. An infinite value
+  // would stay in the nodes of the path.
+  [[nodiscard]] bool is_possible(uint32_t processes) const {
+    return rank < processes && std::isfinite(value);
+  }
 };
 // Requests the creation of a node; the position follows.
 struct Creation {

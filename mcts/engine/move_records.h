@@ -1,8 +1,9 @@
-// Decoders of the arrays that processes send about nodes: the contents of a node, and counts of
-// moves.
+// Decoders of what processes send about nodes: names, the contents of a node, counts of moves, and
+// the playouts of a job.
 #ifndef CARIAMA_MCTS_ENGINE_MOVE_RECORDS_H_
 #define CARIAMA_MCTS_ENGINE_MOVE_RECORDS_H_
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -25,10 +26,16 @@ namespace internal {
 
 }  // namespace internal
 
+// Returns true if a node of a job of `processes` can have this name. Another name must not be
+// looked up.
+[[nodiscard]] constexpr bool is_possible(const RemoteNode& name, uint32_t processes) {
+  return name.rank < processes && name.generation <= RemoteNode::kLastGeneration;
+}
+
 // Returns the records in a message, or nullopt if these are not the contents of a node: a record is
-// cut short, there are more than the game has moves, a verdict does not exist, or a child cannot
-// exist in a job of `processes`. The moves themselves are not checked: the game alone knows which
-// are legal.
+// cut short, there are more than the game has moves, a verdict does not exist, a number is not
+// finite, or a child cannot exist in a job of `processes`. The moves themselves are not checked:
+// the game alone knows which are legal.
 template <Game G>
 [[nodiscard]] std::optional<std::vector<MoveRecord<G>>> decode_move_records(const void* data,
                                                                             uint64_t bytes,
@@ -43,8 +50,9 @@ template <Game G>
     if (!internal::is_verdict(internal::byte_of(from, offsetof(Record, verdict))))
       return std::nullopt;
     std::memcpy(static_cast<void*>(&record), from, sizeof record);
-    if (record.has_child &&
-        (record.child.rank >= processes || record.child.generation > RemoteNode::kLastGeneration)) {
+    if (record.has_child && !is_possible(record.child, processes)) return std::nullopt;
+    if (!std::isfinite(record.prior) || !std::isfinite(record.value) ||
+        !std::isfinite(record.amaf_visits) || !std::isfinite(record.amaf_value)) {
       return std::nullopt;
     }
     from += sizeof record;
@@ -64,10 +72,29 @@ template <Game G>
     if (!internal::is_verdict(internal::byte_of(from, offsetof(MoveCounts, verdict))))
       return std::nullopt;
     std::memcpy(&count, from, sizeof count);
-    if (count.move >= moves) return std::nullopt;
+    if (count.move >= moves || !std::isfinite(count.value) || !std::isfinite(count.amaf_visits) ||
+        !std::isfinite(count.amaf_value)) {
+      return std::nullopt;
+    }
     from += sizeof count;
   }
   return counts;
+}
+
+// Sets `samples` to the playouts in the answer to a job. If these are none, because one is cut
+// short or its value is not between 0 and 1, clears `samples` and returns false.
+template <Game G>
+[[nodiscard]] bool decode_samples(const void* data, uint64_t bytes,
+                                  std::vector<Sample<G>>& samples) {
+  samples.resize(bytes % sizeof(Sample<G>) == 0 ? bytes / sizeof(Sample<G>) : 0);
+  if (samples.empty()) return bytes == 0;
+  std::memcpy(static_cast<void*>(samples.data()), data, bytes);
+  for (const Sample<G>& sample : samples) {
+    if (sample.value >= 0 && sample.value <= 1) continue;
+    samples.clear();
+    return false;
+  }
+  return true;
 }
 
 }  // namespace cariama::mcts

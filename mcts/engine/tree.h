@@ -199,6 +199,12 @@ class LocalTree final : public LocalInstance {
   [[nodiscard]] RemoteNode name_of(SlotId id) const {
     return {static_cast<uint16_t>(host_.rank()), static_cast<uint16_t>(id.generation), id.slot};
   }
+  // Returns true if a node of this job can have this name, which a message contains.
+  [[nodiscard]] bool accepts(RemoteNode name) const {
+    if (is_possible(name, host_.size())) return true;
+    internal::note_malformed("the name of a node");
+    return false;
+  }
   // Returns the contents of a node for another process. `id_of_child` returns the name of the local
   // child of move i.
   template <typename IdOfChild>

@@ -15,7 +15,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <cstring>
 #include <optional>
 #include <span>
 #include <string>
@@ -29,6 +28,7 @@
 #include "mcts/engine/copy_exchange.h"
 #include "mcts/engine/evaluations.h"
 #include "mcts/engine/job.h"
+#include "mcts/engine/move_records.h"
 #include "mcts/engine/node.h"
 #include "mcts/engine/rollout_counters.h"
 #include "mcts/engine/selection.h"
@@ -608,6 +608,7 @@ class Worker {
     const Step<G> step = ticket->path.back();
     const RemoteNode child{static_cast<uint16_t>(rank), static_cast<uint16_t>(id.generation),
                            id.slot};
+    created = created && tree_.accepts(child);
     exchange_.end_creation(*step.node, step.move,
                            created ? typename NodeType::Ref(child) : typename NodeType::Ref());
     if (outcome != Outcome::kOpen) {
@@ -640,7 +641,7 @@ class Worker {
   }
 
   void on_answer(const JobAnswer& answer, const void* data, uint64_t bytes) {
-    if (answer.rank >= host_.size()) return;
+    if (!answer.is_possible(host_.size())) return internal::note_malformed("the answer of a job");
     const TraceScope trace("mcts", "take results", "rollouts", answer.completed);
     std::optional<Ticket<G>> ticket = pool_.tickets().take(answer.ticket);
     if (!ticket) return;  // give_up() has ended the ticket
@@ -671,9 +672,7 @@ class Worker {
     }
     remove_expected(*ticket);
     if (missing != 0) remove_visits(ticket->path, missing);
-    const size_t count = bytes / sizeof(SampleType);
-    answered_.resize(HasAmaf<G> ? count : 0);
-    if (!answered_.empty()) std::memcpy(answered_.data(), data, count * sizeof(SampleType));
+    if (!decode_samples<G>(data, bytes, answered_)) internal::note_malformed("playouts");
     if (completed != 0 || answer.outcome != Outcome::kOpen) {
       finish(*ticket->job, ticket->path, completed, answer.value, answered_, answer.outcome);
     }

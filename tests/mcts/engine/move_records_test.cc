@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <span>
 #include <vector>
@@ -10,6 +11,8 @@
 #include "docs/examples/connect_four.h"
 #include "gtest/gtest.h"
 #include "mcts/engine/arena.h"
+#include "mcts/engine/job.h"
+#include "tests/mcts/testing/tic_tac_toe.h"
 
 namespace cariama::mcts {
 namespace {
@@ -64,6 +67,66 @@ TEST(MoveRecords, MalformedOnesAreRejected) {
   records = valid;
   records[1].child.generation = RemoteNode::kLastGeneration + 1;
   EXPECT_FALSE(decode(records));
+}
+
+// Such a number would stay in the statistics of the node and of those above it.
+TEST(MoveRecords, NumbersThatAreNotFiniteAreRejected) {
+  for (const double wrong :
+       {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(),
+        -std::numeric_limits<double>::infinity()}) {
+    for (int field = 0; field < 4; ++field) {
+      std::vector<Record> records = two_records();
+      Record& record = records[1];
+      if (field == 0) record.value = wrong;
+      if (field == 1) record.prior = static_cast<float>(wrong);
+      if (field == 2) record.amaf_visits = static_cast<float>(wrong);
+      if (field == 3) record.amaf_value = static_cast<float>(wrong);
+      EXPECT_FALSE(decode(records)) << field;
+      if (field == 1) continue;
+      const MoveCounts counts{1,           Verdict::kOpen, 0, record.amaf_visits, record.amaf_value,
+                              record.value};
+      EXPECT_FALSE(decode_move_counts(&counts, sizeof counts, 7)) << field;
+    }
+    JobAnswer answer;
+    answer.value = wrong;
+    EXPECT_FALSE(answer.is_possible(kProcesses));
+  }
+}
+
+TEST(MoveRecords, NamesThatNoNodeHasAreImpossible) {
+  EXPECT_TRUE(is_possible({kProcesses - 1, RemoteNode::kLastGeneration, UINT32_MAX}, kProcesses));
+  EXPECT_FALSE(is_possible({kProcesses, 0, 0}, kProcesses));
+  EXPECT_FALSE(is_possible({UINT16_MAX, 0, 0}, kProcesses));
+  EXPECT_FALSE(is_possible({0, RemoteNode::kLastGeneration + 1, 0}, kProcesses));
+  JobAnswer answer;
+  EXPECT_TRUE(answer.is_possible(kProcesses));
+  answer.rank = kProcesses;
+  EXPECT_FALSE(answer.is_possible(kProcesses));
+}
+
+TEST(MoveRecords, MalformedPlayoutsAreRejected) {
+  using Playout = Sample<testing::TicTacToe>;
+  std::vector<Playout> sent(3);
+  sent[1].value = 0.5F;
+  sent[2].value = 1;
+  sent[2].owned.set(1, 8);
+  std::vector<Playout> playouts;
+  const auto decodes = [&](uint64_t bytes) {
+    return decode_samples<testing::TicTacToe>(sent.data(), bytes, playouts);
+  };
+  ASSERT_TRUE(decodes(3 * sizeof(Playout)));
+  ASSERT_EQ(playouts.size(), 3u);
+  EXPECT_EQ(playouts[1].value, 0.5F);
+  EXPECT_TRUE(playouts[2].owned.test(1, 8));
+  EXPECT_TRUE(decodes(0));
+  EXPECT_TRUE(playouts.empty());
+  EXPECT_FALSE(decodes(sizeof(Playout) + 1));
+  EXPECT_TRUE(playouts.empty());
+  for (const float wrong : {-0.001F, 1.001F, std::numeric_limits<float>::quiet_NaN()}) {
+    sent[1].value = wrong;
+    EXPECT_FALSE(decodes(3 * sizeof(Playout))) << wrong;
+    EXPECT_TRUE(playouts.empty());
+  }
 }
 
 TEST(MoveRecords, MalformedCountsAreRejected) {
