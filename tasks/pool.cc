@@ -106,8 +106,8 @@ absl::Status check_options(const PoolOptions& options, int rank, int size) {
         "give the deque at least 64 cells");
   }
   return tasks::check_common_options("PoolOptions", options.victims, options.idle_sleep,
-                                     options.timeout, static_cast<uint32_t>(rank),
-                                     static_cast<uint32_t>(size));
+                                     options.timeout, options.run_timeout,
+                                     static_cast<uint32_t>(rank), static_cast<uint32_t>(size));
 }
 
 // The stack of the main thread grows up to the limit at the time of growth, so raising the limit

@@ -505,7 +505,7 @@ struct PoolOptions {
   std::chrono::milliseconds timeout{30'000};
   // Time limit for the tasks of each run; 0: none. The worker leaves the run with DEADLINE_EXCEEDED
   // when it is idle or waits in sync() and the time has passed, also if another worker is stopped
-  // (SIGSTOP) and never answers. A function of a task is not interrupted.
+  // (SIGSTOP) and never answers. A function of a task is not interrupted. From 0 to 100 years.
   std::chrono::milliseconds run_timeout{0};
 };
 

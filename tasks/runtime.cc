@@ -105,7 +105,7 @@ absl::StatusOr<std::unique_ptr<TaskRuntime>> TaskRuntime::create(
   const auto kind = tasks::worker_kind(options);
   if (!kind.ok()) return kind.status();
   if (absl::Status valid = tasks::check_common_options(
-          "TaskOptions", options.victims, options.idle_sleep, options.timeout,
+          "TaskOptions", options.victims, options.idle_sleep, options.timeout, options.run_timeout,
           static_cast<uint32_t>(exchange.rank()), static_cast<uint32_t>(exchange.size()));
       !valid.ok()) {
     return valid;

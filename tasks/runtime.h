@@ -127,13 +127,20 @@ struct TaskOptions {
   // on stderr. Knows only the heap of the main thread: not blocks of 128 KiB and more, and not
   // blocks that other threads have allocated. Costs about 100 us per publication.
   bool check_frames = false;
-  // What this worker does when another worker fails during a run. kContinue: run() returns
-  // UNAVAILABLE on every surviving worker, and abandons all tasks of the run. kAbort: the process
-  // prints the reason and ends with exit code 70; it runs no destructors. Default: for a runtime
-  // that was created with a Fabric, FabricOptions::on_failure, else kContinue.
+  // What this worker does when another worker fails during a run, or run_timeout passes. kContinue:
+  // run() returns the error on every surviving worker, and abandons all tasks of the run. kAbort:
+  // the process prints the reason and ends with exit code 70; it runs no destructors. Default: for
+  // a runtime that was created with a Fabric, FabricOptions::on_failure, else kContinue.
   std::optional<FailurePolicy> on_failure{};
   // Time limit for create(), and for exchanging the result after a run. From 1 ms to 100 years.
   std::chrono::milliseconds timeout{30'000};
+  // Time limit for the tasks of each run, from this worker's call of run() on; 0: none. The worker
+  // leaves the run with DEADLINE_EXCEEDED when it is idle, waits for a thief, a victim or another
+  // layer, and the time has passed, also if another worker is stopped (SIGSTOP) and never answers.
+  // It reports that to the others, whose running tasks are abandoned as after the failure of a
+  // worker (run()). A task is not interrupted between its calls of this library. With a limit, each
+  // search for a task reads the clock. From 0 to 100 years.
+  std::chrono::milliseconds run_timeout{0};
 };
 
 class Fabric;
@@ -210,16 +217,18 @@ class CARIAMA_TASKS_EXPORT TaskRuntime {
   // message has the exception's text); FAILED_PRECONDITION (the caller is a task, or a call that
   // arrived during a run; or this rank passed another function than rank 0: rank 0 returns its
   // result, and run() may be called again). After the following errors every later run() returns
-  // the same error: those of Exchange, and UNAVAILABLE (a worker has failed; the message names its
-  // rank, and counts the lost tasks of the worker on which run() returns). With
-  // FailurePolicy::kAbort the process ends instead.
+  // the same error: those of Exchange; UNAVAILABLE (a worker has failed; the message names its
+  // rank, and counts the lost tasks of the worker on which run() returns); DEADLINE_EXCEEDED (the
+  // tasks have not ended within TaskOptions::run_timeout of a worker; the message names the workers
+  // that have tasks). With FailurePolicy::kAbort the process ends instead of the last two.
   //
-  // The failure of a worker. The worker that notices it reports it to the others. Each worker then
-  // abandons its tasks: a running task at its next spawn, poll(), suspend(), yield() or join that
-  // waits, all others where they are. No abandoned task continues, and the destructors of its
-  // locals do not run. What they own, such as heap memory and locks, is never released; so a task
-  // holds no lock across these functions. A task that computes without them, or waits in another
-  // layer without await(), delays the return of run(). docs/tasks.md has the details.
+  // The failure of a worker, and the end of run_timeout. The worker that notices it reports it to
+  // the others. Each worker then abandons its tasks: a running task at its next spawn, poll(),
+  // suspend(), yield() or join that waits, all others where they are. No abandoned task continues,
+  // and the destructors of its locals do not run. What they own, such as heap memory and locks, is
+  // never released; so a task holds no lock across these functions. A task that computes without
+  // them, or waits in another layer without await(), delays the return of run(). docs/tasks.md has
+  // the details.
   template <typename F, typename T = std::invoke_result_t<F&>>
   [[nodiscard]] auto run(F root)
       -> std::conditional_t<std::is_void_v<T>, absl::Status, absl::StatusOr<T>> {

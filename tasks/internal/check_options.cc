@@ -7,7 +7,8 @@ namespace cariama::tasks {
 absl::Status check_common_options(const std::string& owner,
                                   const std::vector<std::vector<Rank>>& victims,
                                   std::chrono::microseconds idle_sleep,
-                                  std::chrono::milliseconds timeout, Rank rank, uint32_t size) {
+                                  std::chrono::milliseconds timeout,
+                                  std::chrono::milliseconds run_timeout, Rank rank, uint32_t size) {
   const auto invalid = [&](const std::string& text, std::string_view remedy) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation, owner + text,
                       remedy);
@@ -19,6 +20,10 @@ absl::Status check_common_options(const std::string& owner,
   if (timeout < std::chrono::milliseconds(1) || timeout > kMostTimeout) {
     return invalid("::timeout is " + std::to_string(timeout.count()) + " ms",
                    "choose 1 ms to 100 years");
+  }
+  if (run_timeout < std::chrono::milliseconds::zero() || run_timeout > kMostTimeout) {
+    return invalid("::run_timeout is " + std::to_string(run_timeout.count()) + " ms",
+                   "choose 0, which is no limit, to 100 years");
   }
   std::vector<bool> seen(size);
   for (const std::vector<Rank>& level : victims) {

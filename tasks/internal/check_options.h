@@ -13,12 +13,13 @@
 namespace cariama::tasks {
 
 // Returns INVALID_ARGUMENT, with the name of the option, unless `victims` holds ranks of [0, size)
-// without `rank`, each at most once, 0 <= idle_sleep <= 1 s, and 1 ms <= timeout <= kMostTimeout.
-// `owner` is the name of the options struct.
+// without `rank`, each at most once, 0 <= idle_sleep <= 1 s, 1 ms <= timeout <= kMostTimeout, and
+// 0 <= run_timeout <= kMostTimeout. `owner` is the name of the options struct.
 [[nodiscard]] absl::Status check_common_options(const std::string& owner,
                                                 const std::vector<std::vector<Rank>>& victims,
                                                 std::chrono::microseconds idle_sleep,
-                                                std::chrono::milliseconds timeout, Rank rank,
+                                                std::chrono::milliseconds timeout,
+                                                std::chrono::milliseconds run_timeout, Rank rank,
                                                 uint32_t size);
 
 // A deadline counts nanoseconds in 63 bits: 292 years.

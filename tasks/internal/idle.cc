@@ -57,7 +57,8 @@ bool Worker::something_is_public() const {
 
 void Worker::sleep_until_woken() {
   ++statistics_.wakeable_sleeps;
-  area_.doorbell.wait(expected_, steady_clock::now() + options_.wakeable_sleep);
+  area_.doorbell.wait(expected_,
+                      std::min(steady_clock::now() + options_.wakeable_sleep, run_deadline_));
 }
 
 // Called when this number of entries is public. Wakes at most one worker for each entry. A woken
@@ -82,6 +83,8 @@ void Worker::pause_task(uint64_t round) {
   in_other_layer_ = true;
   serve_steal_request();
   in_other_layer_ = false;
+  // The wait of another layer goes on; the task is abandoned afterwards.
+  if (is_late()) note_lateness();
   if (!other_tasks_may_run) return pause_idle(round);
   const uint64_t before = task_switches_;
   yield();  // returns in this process
@@ -105,7 +108,7 @@ std::string Worker::describe_loss() const {
 
 // One round of waiting for a thief that copies frames or has the lock. The thief may have died:
 // after 100 ms, and then every 100 ms, reads a word of each worker, which fails if the worker is
-// dead.
+// dead. Leaves the run when its time has passed: the thief may be stopped.
 void Worker::await_thief(uint64_t round) {
   constexpr uint64_t kSpins = 1000;
   if (round < kSpins) {
@@ -116,6 +119,7 @@ void Worker::await_thief(uint64_t round) {
   if (round == kSpins) next_liveness_check_ = now + std::chrono::milliseconds(100);
   internal::yield_core();
   if (now >= next_liveness_check_) check_peers();
+  leave_run_if_late();
 }
 
 void Worker::check_peers() {

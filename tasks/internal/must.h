@@ -14,11 +14,12 @@ namespace cariama::tasks {
 // with exit code 70. For the other workers this worker has failed.
 [[noreturn]] void end_job(const absl::Status& status);
 
-// Thrown on the scheduler's stack when a run ends because a worker has failed. Does not pass
-// through code of the user: Worker::run_root() and run_until_finished() catch it.
+// Thrown on the scheduler's stack when a run ends because a worker has failed or is late. Does
+// not pass through code of the user: Worker::run_root() and run_until_finished() catch it.
 struct RunFailed {};
 
-// Ends the run of this worker if `status` is the failure of a peer: run() then returns an error.
+// Ends the run of this worker if `status` is the failure of a peer, or its silence until the
+// deadline of the run: run() then returns an error.
 // Abandons the tasks of this worker if a task calls it; throws RunFailed if the scheduler calls it.
 // Any other error ends the process, like end_job(). Takes `status` by value, because destructors of
 // the frames of an abandoned task do not run.

@@ -282,7 +282,14 @@ absl::Status QueuePairAccess::await_answer(int peer) {
     if (!done.status.ok()) return done.status;
     if (done.id != 0 || round < kSpins) continue;
     internal::yield_core();  // the server may need this core
-    if (std::chrono::steady_clock::now() < next_liveness_check) continue;
+    const auto now = std::chrono::steady_clock::now();
+    if (now >= deadline_) {
+      if (failed_peer_ < 0) failed_peer_ = peer;
+      return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+                        from.queue_pair->peer() + " has not executed an atomic in time",
+                        cariama::internal::peer_remedy(cariama::internal::PeerRemedy::kSilent));
+    }
+    if (now < next_liveness_check) continue;
     // This worker has no outstanding send that would fail if the server had died, so post a read.
     // Do not count it as a round trip of the waiting operation.
     --round_trips_;

@@ -27,6 +27,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "dtutils/memory.h"
+#include "dtutils/wait.h"
 
 namespace cariama::tasks {
 
@@ -81,14 +82,20 @@ class RemoteAccess {
   // Returns the number of dependent round trips so far: the waits for a remote operation.
   [[nodiscard]] uint64_t round_trips() const { return round_trips_; }
 
-  // Returns the rank of the first peer to which an operation has failed with UNAVAILABLE, or -1.
+  // Returns the rank of the first peer to which an operation has failed with UNAVAILABLE or
+  // DEADLINE_EXCEEDED, or -1.
   [[nodiscard]] int failed_peer() const { return failed_peer_; }
+
+  // From now on, operations that need the CPU of a peer (served atomics) wait for it until
+  // `deadline`, and then return DEADLINE_EXCEEDED. Other operations complete without it.
+  void set_deadline(Deadline deadline) { deadline_ = deadline; }
 
  protected:
   RemoteAccess(int rank, int size) : rank_(rank), size_(size) {}
 
   uint64_t round_trips_ = 0;
   int failed_peer_ = -1;
+  Deadline deadline_ = kForever;
 
  private:
   const int rank_;

@@ -122,6 +122,7 @@ Worker::Worker(const TaskOptions& options, const WorkerMemory& memory, StackRegi
     }
     peers_.push_back(static_cast<WorkerArea*>(area));
   }
+  set_idle(true);
   if (access.size() > 1)
     area_.public_part.steal_request.store(kRefillRequest, std::memory_order_relaxed);
   this_worker = this;
@@ -391,11 +392,17 @@ absl::Status Worker::until_failure(const Body& body) {
   if (!failed_before.ok()) return failed_before;
   bind_to_this_thread();
   const ExceptionState of_caller = exceptions();
+  run_deadline_ =
+      options_.run_timeout.count() == 0 ? kForever : deadline_after(options_.run_timeout);
+  access_.set_deadline(run_deadline_);
+  bool failed_now = false;
   try {
     body();
-    return absl::OkStatus();
   } catch (const RunFailed&) {
+    failed_now = true;
   }
+  set_idle(true);
+  if (!failed_now) return absl::OkStatus();
   // The exceptions that abandoned tasks handle belong to no caller any more.
   exceptions() = of_caller;
   absl::Status failed = failure();
@@ -441,6 +448,7 @@ void Worker::first_entry(void* argument) {
 }
 
 void Worker::begin(std::byte* top, Reference record, const FirstCall& call) {
+  set_idle(false);
   first_call_ = call;
   install(address_of(top), record.word(),
           {make_context(top - kChildWordBytes, first_entry, &first_call_), 0});

@@ -18,6 +18,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -61,8 +62,12 @@ struct WorkerArea {
   // prints it when a worker dies.
   alignas(64) std::atomic<uint64_t> taken_by[64];
   alignas(64) std::atomic<uint64_t> finished;  // number of runs that have ended; written by rank 0
-  // Not 0: a worker has failed (FailureReport). Written by each worker that has noticed a failure.
+  // Not 0: a worker has failed or is late (FailureReport). Written by each worker that has noticed
+  // it.
   std::atomic<uint64_t> failed;
+  // Not 0: this worker has no task, and takes none at the moment. Peers read it to tell which
+  // workers are late (TaskOptions::run_timeout).
+  std::atomic<uint64_t> idle;
   std::atomic<uint64_t> tokens;  // number of cancellation tokens; used on rank 0
   // cancelled[s % kCancellationTokens]: the serial number s of the token that was cancelled last.
   std::atomic<uint64_t> cancelled[kCancellationTokens];
@@ -113,10 +118,11 @@ class Worker : public SchedulerState {
   };
   // Rank 0 calls it. Runs root(first, second, ...) as the oldest task until it has ended. Then
   // notifies the other workers that the run has ended, and returns the result.
-  // Error: UNAVAILABLE (a worker has failed); then no run may follow.
+  // Errors: UNAVAILABLE (a worker has failed), DEADLINE_EXCEEDED (TaskOptions::run_timeout has
+  // passed); then no run may follow.
   [[nodiscard]] absl::StatusOr<RootResult> run_root(ChildFunction root, uint64_t first,
                                                     uint64_t second);
-  // All other ranks call it. Steals and runs tasks until rank 0 reports the end of the run. Error:
+  // All other ranks call it. Steals and runs tasks until rank 0 reports the end of the run. Errors:
   // as run_root().
   [[nodiscard]] absl::Status run_until_finished();
 
@@ -128,12 +134,13 @@ class Worker : public SchedulerState {
 
   // ---- the failure of a worker (worker_failure.cc) ----
 
-  // Returns the error that run() returns because a worker has failed, or OK. Ends the process
-  // instead of returning an error if TaskOptions::on_failure is kAbort.
+  // Returns the error that run() returns because a worker has failed or is late, or OK. Ends the
+  // process instead of returning an error if TaskOptions::on_failure is kAbort.
   [[nodiscard]] absl::Status failure();
-  // Notes the failure of a peer, and reports it to all other workers. The run continues until
-  // leave_run(), leave_run_if_failed() or the next search for work. Ends the process if
-  // TaskOptions::on_failure is kAbort, or if `status` is not the failure of a peer.
+  // Notes the failure of a peer, or that it does not answer until the run's deadline, and reports
+  // it to all other workers. The run continues until leave_run(), leave_run_if_failed() or the next
+  // search for work. Ends the process if TaskOptions::on_failure is kAbort, or if `status` is
+  // another error.
   void note_failure(const absl::Status& status);
   // Ends the run of this worker. In a task: abandons all tasks of this worker, and continues in the
   // scheduler. On the scheduler's stack: throws RunFailed. Ends the process if the task waits in
@@ -320,6 +327,7 @@ class Worker : public SchedulerState {
   // Returns the address of the frames of a public entry in the worker that published it.
   [[nodiscard]] static uint64_t frames_of(const PublicEntry& entry) { return entry.sp; }
   void read_frames(int victim, uint64_t from, const PublicEntry& entry) {
+    set_idle(false);  // a worker that is stopped while it copies frames is late
     check_place(victim, entry.sp, entry.top);
     const TraceScope trace("tasks", "steal", "bytes", entry.top - entry.sp);
     must(access_.read(victim, from, reinterpret_cast<void*>(entry.sp), entry.top - entry.sp));
@@ -341,7 +349,21 @@ class Worker : public SchedulerState {
   }
   void on_search_round() {
     if (on_idle_) on_idle_();
+    leave_run_if_late();
   }
+  // Returns true if TaskOptions::run_timeout has passed. Reads no clock if there is no limit.
+  [[nodiscard]] bool is_late() const {
+    return run_deadline_ != kForever && std::chrono::steady_clock::now() >= run_deadline_;
+  }
+  // If the run's time has passed: notes which workers are late, reports it to all other workers,
+  // and leaves the run.
+  void leave_run_if_late() {
+    if (!is_late()) return;
+    note_lateness();
+    leave_run();
+  }
+  // Declares whether this worker has a task (WorkerArea::idle).
+  void set_idle(bool idle) { area_.idle.store(idle ? 1 : 0, std::memory_order_release); }
   void await_thief(uint64_t round);
   // Reads a word of each worker, which fails if the worker is dead.
   void check_peers();
@@ -376,11 +398,17 @@ class Worker : public SchedulerState {
   class Search {
    public:
     explicit Search(Worker& worker) : worker_(worker) {}
-    ~Search() { worker_.idle_ticks_ += end_ - begin_; }
+    ~Search() {
+      worker_.idle_ticks_ += end_ - begin_;
+      worker_.set_idle(false);
+    }
     Search(const Search&) = delete;
     Search& operator=(const Search&) = delete;
     void pause(uint64_t round) {
-      if (round == 0) begin_ = steal_clock();
+      if (round == 0) {
+        begin_ = steal_clock();
+        worker_.set_idle(true);
+      }
       worker_.pause_search(round);
       end_ = steal_clock();
     }
@@ -437,9 +465,17 @@ class Worker : public SchedulerState {
   // drops the abandoned tasks and returns failure().
   template <typename Body>
   [[nodiscard]] absl::Status until_failure(const Body& body);
-  // Sets failure_: the worker `rank` has failed. Ends the process if TaskOptions::on_failure is
-  // kAbort.
+  // Set failure_: the worker `rank` has failed, or the run's time has passed. End the process if
+  // TaskOptions::on_failure is kAbort.
   void fail_with(int rank, const std::string& cause);
+  void fail_late(const std::string& cause);
+  void set_failure(absl::StatusCode code, const std::string& what, std::string_view remedy);
+  // The run's time has passed: sets failure_ and reports the failure.
+  void note_lateness();
+  // Returns the other workers that have tasks, or take some.
+  [[nodiscard]] std::vector<int> workers_with_tasks();
+  // Writes `word`, a FailureReport, to all workers but `failed` (-1: to all), and wakes them.
+  void report_failure(uint64_t word, int failed);
   [[nodiscard]] RootResult work_on_root(ChildFunction root, uint64_t first, uint64_t second);
 
   // The exceptions of failed results whose blocks are in this worker's pinned area, by block.
@@ -457,8 +493,9 @@ class Worker : public SchedulerState {
   std::chrono::steady_clock::time_point next_liveness_check_;  // of await_thief(), pause_search()
   bool tries_all_peers_ = false;  // every peer is a victim of this worker
   bool in_other_layer_ = false;   // a task is in pause_task(), called by a wait of another layer
-  // The error that run() returns because a worker has failed; OK until then.
+  // The error that run() returns because a worker has failed or is late; OK until then.
   absl::Status failure_;
+  Deadline run_deadline_ = kForever;  // of the tasks of the run
   // Idle time in ticks of steal_clock(). statistics() converts it to ns by comparing the ticks and
   // the time since the worker was created.
   uint64_t idle_ticks_ = 0;

@@ -99,6 +99,7 @@ class PrivateScheduler : public Scheduler<Derived, Worker> {
     must(access_.write(victim, address_of(&area_.public_part.steal_request), &kAnyEntryRequest,
                        sizeof kAnyEntryRequest));
     timer.mark(1);
+    this->set_idle(true);  // not late, if the victim is
     auto next_liveness_check = steady_clock::now() + kVictimCheckInterval;
     uint64_t answer = 0;
     for (uint64_t round = 0;; ++round) {
@@ -107,6 +108,7 @@ class PrivateScheduler : public Scheduler<Derived, Worker> {
       answer_requests();
       if (this->run_end_.reached()) return false;
       this->pause_idle(round);
+      this->leave_run_if_late();
       if (steady_clock::now() < next_liveness_check) continue;
       // The victim may have died: this read then fails.
       must(access_.read(victim, address_of(&area_.finished), &area_.join_copy.arrivals,

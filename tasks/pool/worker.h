@@ -69,6 +69,7 @@ class PoolWorker final : public PoolProtocol<PoolWorker> {
   // Begins the time limit of a run.
   void begin_time_limit() {
     deadline_ = run_timeout_.count() == 0 ? kForever : deadline_after(run_timeout_);
+    access_.set_deadline(deadline_);
   }
   [[nodiscard]] Deadline deadline() const { return deadline_; }
 

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
 #include <array>
 #include <atomic>
@@ -11,13 +12,19 @@
 #include <cstring>
 #include <memory>
 #include <span>
+#include <string>
+#include <thread>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "dtutils/device.h"
+#include "dtutils/wait.h"
 #include "tasks/internal/atomic_server.h"
 #include "tasks/internal/stack_region.h"
 #include "tests/dtutils/testing/device_node.h"
+#include "tests/dtutils/testing/process_state.h"
 #include "tests/dtutils/testing/process_test.h"
+#include "tests/dtutils/testing/shared.h"
 
 namespace cariama::tasks {
 namespace {
@@ -151,6 +158,31 @@ TEST(QueuePairAccess, AnErrorOfOnePeerDoesNotFailAnOperationOnAnother) {
         cariama::must(exchange.put("done", ""));
       },
       {.may_die = {1}});
+}
+
+// The stopped process serves no atomic. When it continues, it serves the request that it has got.
+TEST(QueuePairAccess, AStoppedServerIsNotAwaitedBeyondTheDeadline) {
+  const testing::Shared<std::atomic<pid_t>> server;
+  testing::run_test_processes(2, [&](Exchange& exchange) {
+    Node node(exchange, true);
+    if (exchange.rank() == 0) {
+      *server.get() = getpid();
+      raise(SIGSTOP);
+      node.fence();
+      return;
+    }
+    while (*server.get() == 0) std::this_thread::yield();
+    ASSERT_TRUE(testing::wait_until_stopped(*server.get(), soon()));
+    node.access->set_deadline(deadline_after(std::chrono::milliseconds(200)));
+    const auto late = node.access->fetch_add(0, Node::at(&node.tail.counter), 1);
+    EXPECT_TRUE(absl::IsDeadlineExceeded(late.status())) << late.status();
+    EXPECT_NE(late.status().message().find("kill -CONT"), std::string::npos) << late.status();
+    EXPECT_EQ(node.access->failed_peer(), 0);
+    kill(*server.get(), SIGCONT);
+    node.access->set_deadline(kForever);
+    EXPECT_EQ(cariama::must(node.access->fetch_add(0, Node::at(&node.tail.counter), 1)), 1u);
+    node.fence();
+  });
 }
 
 TEST(QueuePairAccess, SegmentsAreFoundWhenTheyAreNeeded) {

@@ -154,6 +154,18 @@ TEST(Runtime, APinnedAreaBelowOneSegmentIsRefused) {
   });
 }
 
+TEST(Runtime, AnImpossibleRunTimeoutIsRefused) {
+  testing::run_test_processes(1, [&](Exchange& exchange) {
+    for (const std::chrono::milliseconds wrong : {-1ms, std::chrono::milliseconds::max()}) {
+      TaskOptions options;
+      options.run_timeout = wrong;
+      const absl::Status refused = TaskRuntime::create(exchange, options).status();
+      EXPECT_EQ(refused.code(), absl::StatusCode::kInvalidArgument) << refused;
+      EXPECT_THAT(std::string(refused.message()), HasSubstr("TaskOptions::run_timeout"));
+    }
+  });
+}
+
 // ---- options that must be equal ----
 
 void expect_refused(const std::function<void(TaskOptions&)>& change, const char* option) {
