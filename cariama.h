@@ -87,6 +87,7 @@
 #include "mcts/outcome.h"                                  // IWYU pragma: export
 #include "mcts/paper/paper_search.h"                       // IWYU pragma: export
 #include "mcts/program.h"                                  // IWYU pragma: export
+#include "mcts/progress.h"                                 // IWYU pragma: export
 #include "mcts/random.h"                                   // IWYU pragma: export
 #include "mcts/search.h"                                   // IWYU pragma: export
 #include "riutils/aggregator.h"                            // IWYU pragma: export

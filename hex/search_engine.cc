@@ -82,7 +82,10 @@ class SearchEngine::SizedSearch : public Sized {
     const double before = seconds_since(start);  // the solver's time and that of follow()
     typename mcts::Search<Game>::Progress report;
     if (progress) {
-      report = [&](const Result& result) { progress(translate(board, result, before)); };
+      report = [&](const Result& result) {
+        statistics = result.processes;
+        progress(translate(board, result, before));
+      };
     }
     Result result = search_.run(game, limits_after(limits, before), &stop, report, interval);
     statistics = std::move(result.processes);
@@ -209,7 +212,21 @@ SearchReport SearchEngine::search(const Board& board, const SearchLimits& limits
   if (sized_ == nullptr) {
     sized_ = options_.paper ? make<SizedPaperSearch>(board) : make<SizedSearch>(board);
   }
-  SearchReport report = sized_->run(board, start, limits, stop, progress, interval, statistics_);
+  const auto rank_refuted_last = [&](SearchReport& report) {
+    if (!solution.open.any() || report.moves[0].proven_win == true) return;
+    std::stable_partition(report.moves.begin(), report.moves.end(), [&](const MoveReport& move) {
+      return solution.open.test(move.move) && move.proven_win != false;
+    });
+  };
+  std::function<void(const SearchReport&)> live;
+  if (progress) {
+    live = [&](const SearchReport& unranked) {
+      SearchReport report = unranked;
+      rank_refuted_last(report);
+      progress(report);
+    };
+  }
+  SearchReport report = sized_->run(board, start, limits, stop, live, interval, statistics_);
   for (const uint32_t rank : report.late) {
     report_once(absl::StrCat("hex.late.", rank),
                 absl::StrCat("rank ", rank,
@@ -217,11 +234,7 @@ SearchReport SearchEngine::search(const Board& board, const SearchLimits& limits
                              "iterations, and the next search waits for it"),
                 "look for a process that is stopped or gets no processor time");
   }
-  if (solution.open.any() && report.moves[0].proven_win != true) {
-    std::stable_partition(report.moves.begin(), report.moves.end(), [&](const MoveReport& move) {
-      return solution.open.test(move.move) && move.proven_win != false;
-    });
-  }
+  rank_refuted_last(report);
   return report;
 }
 

@@ -58,8 +58,8 @@ class SearchEngine final : public Engine {
   void clear() override;
   void set_seed(uint64_t seed) override;
 
-  // The statistics of the processes in the last search, by rank. Empty if the solver gave the
-  // answer.
+  // The statistics of the processes in the last search, by rank; within `progress`, those of the
+  // running search. Empty if the solver gave the answer, and during a search in the paper's design.
   [[nodiscard]] const std::vector<mcts::Statistics>& statistics() const { return statistics_; }
 
  private:

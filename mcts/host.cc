@@ -4,12 +4,17 @@
 
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <new>
+#include <stdexcept>
 #include <string>
+#include <string_view>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "dsfabric/peer_error.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/diagnostics.h"
@@ -176,6 +181,24 @@ void internal::note_large_node(size_t moves) {
               "a node with " + std::to_string(moves) +
                   " moves does not fit into a message, so only its own process searches it",
               "let expand() omit moves: about 800 fit");
+}
+
+absl::Status internal::status_of(const std::exception_ptr& exception) {
+  std::string what = "an exception that is no std::exception";
+  try {
+    std::rethrow_exception(exception);
+  } catch (const std::invalid_argument& invalid) {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation, invalid.what());
+  } catch (const std::bad_alloc&) {
+    return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kProcess,
+                      "no memory for a search", "set a lower SearchOptions::memory_bytes");
+  } catch (const std::exception& other) {
+    what = other.what();
+  } catch (...) {
+  }
+  return make_error(absl::StatusCode::kInternal, ErrorScope::kProcess,
+                    absl::StrCat("a function that a search called threw: ", what),
+                    "if it is one of the game or of its evaluator, destroy the host");
 }
 
 HostThread& Host::here() {
@@ -383,6 +406,13 @@ void Host::look_for_deaths() {
 void Host::mark_dead(Rank rank) {
   dead_[rank].store(true, std::memory_order_release);
   deaths_.fetch_add(1, std::memory_order_seq_cst);
+  // leave_out() has reported a process that is alive for the fabric.
+  if (const absl::Status peer = fabric_->peer_status(rank); rank_ == 0 && !ended_ && !peer.ok()) {
+    report_once("mcts.lost." + std::to_string(rank),
+                fabric_->label(rank) +
+                    " takes no part in the searches any more, and its part of the tree is lost",
+                std::string(peer.message()));
+  }
   // Without the lock: lost() may send calls, which may run received calls, which may create
   // instances.
   std::vector<LocalInstance*> instances;
@@ -391,6 +421,48 @@ void Host::mark_dead(Rank rank) {
     for (const auto& [type, instance] : instances_) instances.push_back(instance.get());
   }
   for (LocalInstance* instance : instances) instance->lost(rank);
+}
+
+absl::Status Host::check_caller(std::string_view function) const {
+  const auto refused = [&](std::string_view what, std::string_view remedy) {
+    return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+                      absl::StrCat(std::string(function), ": ", std::string(what)), remedy);
+  };
+  if (this_worker != threads_[0].get()) {
+    return refused("the calling thread is not worker 0 of the search's host",
+                   "call it in the thread that has created the host");
+  }
+  if (rank_ != 0) {
+    return refused("only rank 0 controls searches", "call Host::serve() in the other processes");
+  }
+  if (running_fabric() != nullptr) {
+    return refused("a handler of a call cannot search: no other call runs before it has ended",
+                   "call it after the handler has returned");
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Host::check_idle(std::string_view function) const {
+  if (absl::Status caller = check_caller(function); !caller.ok()) return caller;
+  if (!searching_ && !ended_) return absl::OkStatus();
+  return make_error(
+      absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
+      absl::StrCat(std::string(function), ": ",
+                   searching_ ? "a search of this host is running" : "the host has ended"),
+      searching_ ? "end that search first, with Search::finish()" : "call it before Host::end()");
+}
+
+absl::Status Host::begin_search(std::string_view function) {
+  absl::Status idle = check_idle(function);
+  if (idle.ok()) searching_ = true;
+  return idle;
+}
+
+void Host::report_no_part(Rank rank, double seconds) const {
+  report_once("mcts.no_part." + std::to_string(rank),
+              absl::StrCat(fabric_->label(rank), " has completed no rollout of a search in ",
+                           std::round(seconds), " s: the other processes search without its help"),
+              cariama::internal::peer_remedy(cariama::internal::PeerRemedy::kUnreachable));
 }
 
 void Host::leave_out(Rank late) {

@@ -14,7 +14,8 @@
 //
 // The thread that creates the host is worker 0 of its process; the host starts the other workers.
 // Workers without work sleep. Worker 0 works only within serve(), and within functions of Search:
-// between two of them, rank 0's worker 0 runs no calls.
+// between two of them, rank 0's worker 0 runs no calls of searches, unless it runs the calls of the
+// fabric (Fabric::process_calls()). A program with an event loop calls Search::poll() in it.
 //
 // Lifetime. The host must be destroyed by the thread that created it, before its fabric and after
 // its Search objects. Threads of the program that are not workers may use only the functions
@@ -29,6 +30,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string_view>
 #include <thread>
 #include <typeindex>
 #include <unordered_map>
@@ -89,6 +91,12 @@ template <typename T>
   static const size_t slot = new_instance_slot();
   return slot;
 }
+
+namespace internal {
+// Returns the error that stands for an exception of a search: INVALID_ARGUMENT for
+// std::invalid_argument, RESOURCE_EXHAUSTED for std::bad_alloc, INTERNAL for all others.
+[[nodiscard]] CARIAMA_MCTS_EXPORT absl::Status status_of(const std::exception_ptr& exception);
+}  // namespace internal
 
 // The state of one worker.
 struct HostThread {
@@ -228,6 +236,20 @@ class CARIAMA_MCTS_EXPORT Host {
   [[nodiscard]] bool work_patiently(const std::function<bool()>& condition);
   // Called by worker 0 of rank 0, not within a call. All processes mark this one as dead.
   void leave_out(Rank late);
+  // One search runs at a time in a host. Begins one, until end_search(). Errors:
+  // FAILED_PRECONDITION if a search is running, in a thread other than worker 0 of rank 0, within a
+  // call, and after end(). The message begins with `function`, the function that the user called.
+  [[nodiscard]] absl::Status begin_search(std::string_view function);
+  void end_search() { searching_ = false; }
+  // Returns the error that begin_search() would return. For functions that change the tree between
+  // two searches.
+  [[nodiscard]] absl::Status check_idle(std::string_view function) const;
+  // Returns FAILED_PRECONDITION in a thread other than worker 0 of rank 0, and within a call.
+  [[nodiscard]] absl::Status check_caller(std::string_view function) const;
+  // Called by worker 0 of rank 0. Reports, once for each process, that `rank` has completed no
+  // rollout of a search that has lasted for `seconds`.
+  void report_no_part(Rank rank, double seconds) const;
+
   // Called by worker 0 of rank 0. A search that has returned its result before all processes have
   // ended their parts registers the function that ends it. The next search calls end_last_search()
   // before it uses the tree.
@@ -270,6 +292,7 @@ class CARIAMA_MCTS_EXPORT Host {
   std::atomic<bool> failed_{false};  // another worker's work(), or a call, has thrown
   std::exception_ptr failure_;       // its exception. Written before failed_, once
   bool ended_ = false;
+  bool searching_ = false;                // used by worker 0
   bool left_out_ = false;                 // by rank 0
   std::vector<Rank> left_out_by_rank_0_;  // not yet marked as dead. Used by worker 0
   std::function<void()> unended_;

@@ -41,6 +41,7 @@
 #include "hex/web/web_text.h"
 #include "mcts/host.h"
 #include "mcts/program.h"
+#include "mcts/progress.h"
 #include "tools/program.h"
 
 namespace cariama::hex {
@@ -324,7 +325,7 @@ std::string process_row(uint32_t rank, const mcts::Statistics& one) {
 }
 
 void print_analysis(const Arguments& arguments, const Board& board, const SearchEngine& engine,
-                    const SearchReport& report) {
+                    const SearchReport& report, uint32_t threads) {
   const MoveReport& best = report.moves[0];
   const bool colors = !arguments.plain && ::isatty(STDOUT_FILENO) != 0;
   if (!arguments.json) {
@@ -332,17 +333,7 @@ void print_analysis(const Arguments& arguments, const Board& board, const Search
     std::printf("%s plays %s, after %llu iterations in %.2f s\n",
                 std::string(color_name(report.color)).c_str(), board.name(best.move).c_str(),
                 static_cast<unsigned long long>(report.iterations), report.seconds);
-    for (uint32_t rank = 0; rank < engine.statistics().size(); ++rank) {
-      const mcts::Statistics& one = engine.statistics()[rank];
-      std::printf(
-          "rank %u: %llu completions, %llu nodes (%llu for parents in other processes), "
-          "%llu remote selections, %llu messages\n",
-          rank, static_cast<unsigned long long>(one.completions),
-          static_cast<unsigned long long>(one.nodes),
-          static_cast<unsigned long long>(one.nodes_created_remotely),
-          static_cast<unsigned long long>(one.remote_selections),
-          static_cast<unsigned long long>(one.messages));
-    }
+    std::fputs(mcts::processes_text(engine.statistics(), report.seconds, threads).c_str(), stdout);
     if (!report.late.empty()) {
       std::printf("without the last iterations of rank %s, which did not answer in time\n",
                   absl::StrJoin(report.late, ", ").c_str());
@@ -372,11 +363,15 @@ int analyze(const Arguments& arguments, mcts::Host& host) {
   const SearchLimits limits{arguments.seconds.value_or(arguments.iterations != 0 ? 0 : 5),
                             arguments.iterations};
   const auto live = [&](const SearchReport& report) {
-    std::fprintf(stderr, "%6.1f s  %s\n", report.seconds,
-                 report_line(*board, report.moves[0]).c_str());
+    std::string text =
+        absl::StrFormat("%6.1f s  %s\n", report.seconds, report_line(*board, report.moves[0]));
+    if (host.size() > 1) {
+      text += mcts::processes_text(engine.statistics(), report.seconds, host.threads());
+    }
+    std::fputs(text.c_str(), stderr);
   };
   const SearchReport report = engine.search(*board, limits, interrupted, live, 0.5);
-  print_analysis(arguments, *board, engine, report);
+  print_analysis(arguments, *board, engine, report, host.threads());
   if (arguments.svg.empty()) return 0;
   std::ofstream file(arguments.svg, std::ios::binary);
   file << heat_map_svg(*board, report);

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 #include "mcts/engine/node.h"
@@ -82,6 +83,25 @@ template <Game G>
   }
   std::rotate(moves.begin(), best, best + 1);
   return moves;
+}
+
+// Returns true if no other move of a node can get more visits than the most visited one by
+// `rollouts` more rollouts. Moves that are proved losses, or pruned, do not count: rollouts choose
+// them no more.
+template <Game G>
+[[nodiscard]] bool most_visits_are_safe(const Node<G>& node, double rollouts) {
+  uint64_t best = 0;
+  uint64_t second = 0;
+  for (int i = 0; i < node.size(); ++i) {
+    if (rank_of(node.verdict(i)) < rank_of(Verdict::kOpen)) continue;
+    const uint64_t visits = node.visits(i);
+    if (visits > best) {
+      second = std::exchange(best, visits);
+    } else {
+      second = std::max(second, visits);
+    }
+  }
+  return static_cast<double>(best - second) > rollouts;
 }
 
 }  // namespace cariama::mcts

@@ -20,8 +20,11 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "mcts/host.h"
 #include "mcts/options.h"
 #include "mcts/paper/engine/paper_tree.h"
@@ -49,10 +52,18 @@ class PaperSearch {
   // Searches for the best move of the player to move in `position`. The parameters have the meaning
   // that they have in Search::run. Blocks until the search ends; the calling thread works
   // meanwhile. If `progress` throws, the search ends and run() throws the exception; the host can
-  // search again. Throws std::invalid_argument as Search::run() does.
+  // search again. Throws std::invalid_argument and std::logic_error as Search::run() does.
   Result run(const G& position, const SearchLimits& limits = {},
              const std::atomic<bool>* stop = nullptr, const Progress& progress = nullptr,
              double interval = 0.5) {
+    if (const absl::Status idle = host_.begin_search("PaperSearch::run()"); !idle.ok()) {
+      throw std::logic_error(std::string(idle.message()));
+    }
+    struct Running {
+      Host& host;
+      ~Running() { host.end_search(); }
+    };
+    const Running running{host_};
     throw_if_invalid(options_);
     start_ = Clock::now();
     host_.end_last_search();

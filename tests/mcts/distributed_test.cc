@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -416,6 +417,12 @@ TEST(Distributed, ASearchSurvivesADeath) {
     }
     EXPECT_FALSE(host.alive(2));
     EXPECT_EQ(host.living(), 2u);
+    const std::vector<Diagnostic> reported = reported_diagnostics();
+    const auto lost = std::find_if(reported.begin(), reported.end(),
+                                   [](const Diagnostic& one) { return one.key == "mcts.lost.2"; });
+    ASSERT_NE(lost, reported.end());
+    EXPECT_EQ(lost->what.rfind("rank 2", 0), 0u) << lost->what;
+    EXPECT_NE(lost->remedy.find("look at its output"), std::string::npos) << lost->remedy;
     const auto result = search.run(Deadly(), {.iterations = 20000});
     EXPECT_EQ(result.iterations, 20000u);
     EXPECT_GT(result.processes[1].completions, 0u);
