@@ -619,7 +619,8 @@ struct OutgoingCall {
   bool is_unlimited = false;
   NotifyTarget notify{};  // used if flags != 0
   // The handle by which a pending call of this process (calls/pending_calls.h) waits for the end of
-  // this call, or 0. A channel that loses the call ends the pending call with an error.
+  // this call, or 0. If the channel that carries the call fails, the pending call ends with an
+  // error.
   uint64_t awaited = 0;
   size_t closure_bytes = 0;  // of closure and arguments, a multiple of 8
   const void* call = nullptr;

@@ -179,6 +179,11 @@ void Answers::fail_routed(uint32_t rank, uint32_t router, const absl::Status& st
   for (auto& call : pending_.take_routed(rank, router)) call->complete(status, {});
 }
 
+void Answers::fail_carried(uint32_t rank, uint64_t channel, const absl::Status& status) {
+  uint32_t from = 0;
+  while (const auto call = pending_.take_carried(rank, channel, from)) call->complete(status, {});
+}
+
 AnswerSlots* Answers::slots_of(uint32_t rank) {
   if (rank >= job_.size()) return nullptr;
   Connection* const connection = peers_.connected(rank);

@@ -56,6 +56,8 @@ class Answers {
   void fail(uint32_t rank, const absl::Status& status);
   // Does the same with the calls to `rank` that `router` was to forward.
   void fail_routed(uint32_t rank, uint32_t router, const absl::Status& status);
+  // Does the same with the calls that `channel` to process `rank` carries (PendingCalls::assign).
+  void fail_carried(uint32_t rank, uint64_t channel, const absl::Status& status);
   // Completes calls whose results have arrived in slots; with `poller`, only that thread's calls.
   // Returns the number of completed calls.
   size_t take_results(PollerId poller);

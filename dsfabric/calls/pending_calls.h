@@ -59,6 +59,7 @@ class BasicPendingCalls {
     entry.handle = generation << 32 | slot << kIndexBits | index;
     entry.rank = rank;
     entry.router = router;
+    entry.channel = 0;
     entry.call = std::move(call);
     entry.slots = slots;
     if (slot != 0) {
@@ -110,6 +111,32 @@ class BasicPendingCalls {
         [&](const Entry& entry) { return entry.rank == rank && entry.router == router; });
   }
 
+  // The channel `channel` of the layer above is about to carry the call `handle`. Does nothing if
+  // the call has ended.
+  void assign(uint64_t handle, uint64_t channel) {
+    const std::lock_guard<Mutex> lock(mutex_);
+    const uint32_t index = static_cast<uint32_t>(handle) & kIndexMask;
+    if (index >= entries_.size()) return;
+    Entry& entry = entries_[index];
+    if (entry.call != nullptr && entry.handle == handle) entry.channel = channel;
+  }
+  // Removes and returns a call that `channel` to process `rank` carries, or returns nullptr if
+  // there is none. Does not allocate. `from`: 0 at first, then unchanged: where the search goes on.
+  [[nodiscard]] std::unique_ptr<PendingCall> take_carried(uint32_t rank, uint64_t channel,
+                                                          uint32_t& from) {
+    const std::lock_guard<Mutex> lock(mutex_);
+    for (; from < entries_.size(); ++from) {
+      Entry& entry = entries_[from];
+      if (entry.call == nullptr || entry.channel != channel || !entry.needs(rank)) continue;
+      // The call may still run, and its result arrive in its slot: the slot stays reserved, and
+      // any_in_slots() true, so that the answer is taken and counted.
+      std::unique_ptr<PendingCall> call = std::move(entry.call);
+      release(from++);
+      return call;
+    }
+    return nullptr;
+  }
+
   // Marks the slots of the calling thread's calls as polled.
   void start_polling(Slots& slots, PollerId poller) {
     if (!slots.has_unpolled(poller)) return;
@@ -132,7 +159,7 @@ class BasicPendingCalls {
 
   // Makes an entry available to a later call, unless it has used all its generations. So no handle
   // is used twice and none is 0. Does not allocate, so a caller that has removed the call does not
-  // lose it. At 2 M calls a second this costs one entry (32 bytes) per half
+  // lose it. At 2 M calls a second this costs one entry (40 bytes) per half
   // an hour.
   void release(uint32_t index) {
     if (entries_[index].handle >> 32 != UINT32_MAX) free_.push_back(index);
@@ -145,6 +172,7 @@ class BasicPendingCalls {
     uint64_t handle = 0;  // generation (32 bits, from 1), slot number, index in entries_
     uint32_t rank = 0;
     uint32_t router = kNoRank;
+    uint64_t channel = 0;  // assign(), or 0
     Slots* slots = nullptr;
     std::unique_ptr<PendingCall> call;
   };

@@ -56,7 +56,8 @@ class CARIAMA_DSFABRIC_EXPORT CallSourceRegistry {
   // Process `rank` is considered failed, and every operation in flight to it has failed.
   virtual void peer_died(Rank rank) = 0;
   // For termination detection: begun() is the amount of work accepted for `rank`, ended() the
-  // amount of work from `rank` that has ended, both in one unit (calls, or bytes). Both only grow.
+  // amount of work from `rank` that has ended, and of work for `rank` that is lost although that
+  // process lives, both in one unit (calls, or bytes). Both only grow.
   // Summed over all processes, ended never exceeds begun.
   [[nodiscard]] virtual uint64_t begun(Rank rank) = 0;
   [[nodiscard]] virtual uint64_t ended(Rank rank) = 0;
@@ -104,11 +105,13 @@ CARIAMA_DSFABRIC_EXPORT void fail_routed_calls(Fabric& fabric, Rank rank, Rank r
 // Removes the registration of expect_answer(). Returns false if the answer or the failure came
 // before.
 CARIAMA_DSFABRIC_EXPORT bool forget_answer(Fabric& fabric, Rank rank, uint64_t handle);
-// Ends the call to process `rank` that waits for an answer under this handle
-// (OutgoingCall::awaited) with an error, unless it has ended. Call it without a lock: a completion
-// may send calls.
-CARIAMA_DSFABRIC_EXPORT void fail_call(Fabric& fabric, Rank rank, uint64_t handle,
-                                       const absl::Status& why);
+// The layer's channel `channel` (not 0) is about to carry the call that waits for an answer under
+// this handle (OutgoingCall::awaited).
+CARIAMA_DSFABRIC_EXPORT void assign_to_channel(Fabric& fabric, uint64_t handle, uint64_t channel);
+// The channel to process `rank` has failed: ends the calls that were assigned to it, and that wait
+// for an answer, with an error. Call it without a lock: a completion may send calls.
+CARIAMA_DSFABRIC_EXPORT void fail_calls_of_channel(Fabric& fabric, Rank rank, uint64_t channel,
+                                                   const absl::Status& why);
 // Sends the outcome of `call` to process `to`, which sent the call. Does nothing if `wanted` is
 // nullptr, except to print an exception.
 CARIAMA_DSFABRIC_EXPORT void answer_call(Fabric& fabric, Rank to, const NotifyTarget* wanted,

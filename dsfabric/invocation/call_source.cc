@@ -45,9 +45,12 @@ bool forget_answer(Fabric& fabric, Rank rank, uint64_t handle) {
   return answers_of(fabric).pending().take(handle, rank) != nullptr;
 }
 
-void fail_call(Fabric& fabric, Rank rank, uint64_t handle, const absl::Status& why) {
-  const auto call = answers_of(fabric).pending().take(handle, rank);
-  if (call != nullptr) call->complete(why, {});
+void assign_to_channel(Fabric& fabric, uint64_t handle, uint64_t channel) {
+  answers_of(fabric).pending().assign(handle, channel);
+}
+
+void fail_calls_of_channel(Fabric& fabric, Rank rank, uint64_t channel, const absl::Status& why) {
+  answers_of(fabric).fail_carried(rank, channel, why);
 }
 
 void fail_routed_calls(Fabric& fabric, Rank rank, Rank router, const absl::Status& status) {

@@ -17,8 +17,8 @@ absl::Status Backlog::append(const OutgoingCall& call, EventReceiver& transmissi
     if (!memory.ok()) return memory.status();
     segments_.push_back({*std::move(memory)});
   }
-  const bool reports = transmission || call.awaited != 0;
-  if (reports) events_.push_back({appended_ + bytes, call.awaited, {}});  // may throw
+  const auto reports = static_cast<bool>(transmission);
+  if (reports) transmissions_.push_back({appended_ + bytes, {}});  // may throw
   Segment& segment = segments_.back();
   std::byte* const at = segment.memory.get_buffer() + segment.end;
   const CallHeader header = call.header();
@@ -27,7 +27,7 @@ absl::Status Backlog::append(const OutgoingCall& call, EventReceiver& transmissi
   segment.end += bytes;
   bytes_ += bytes;
   appended_ += bytes;
-  if (reports) events_.back().transmitted = std::move(transmission);
+  if (reports) transmissions_.back().transmitted = std::move(transmission);
   return absl::OkStatus();
 }
 
@@ -58,10 +58,9 @@ bool Backlog::pop(const Run& run) {
   bytes_ -= run.bytes;
   popped_ += run.bytes;
   bool transmitted = false;
-  for (; !events_.empty() && events_.front().at <= popped_; events_.pop_front()) {
-    const EventReceiver& event = events_.front().transmitted;
-    if (!event) continue;
-    event.complete(absl::OkStatus());
+  for (; !transmissions_.empty() && transmissions_.front().at <= popped_;
+       transmissions_.pop_front()) {
+    transmissions_.front().transmitted.complete(absl::OkStatus());
     transmitted = true;
   }
   if (segment.begin == segment.end) {
@@ -72,16 +71,11 @@ bool Backlog::pop(const Run& run) {
 }
 
 void Backlog::fail(const absl::Status& status) {
-  for (const Events& events : events_) events.transmitted.complete(status);
+  for (const Transmission& one : transmissions_) one.transmitted.complete(status);
+  transmissions_.clear();
   for (Segment& segment : segments_) link_.free(std::move(segment.memory));
   segments_.clear();
   bytes_ = 0;
-}
-
-uint64_t Backlog::take_lost() {
-  uint64_t awaited = 0;
-  for (; awaited == 0 && !events_.empty(); events_.pop_front()) awaited = events_.front().awaited;
-  return awaited;
 }
 
 }  // namespace cariama::internal

@@ -51,8 +51,6 @@ class Backlog {
   // Removes all calls, which will not be published; fails their transmissions with `status`.
   // Requires: no call is appended later.
   void fail(const absl::Status& status);
-  // Returns OutgoingCall::awaited of a call that fail() has removed, each once; 0 if none is left.
-  [[nodiscard]] uint64_t take_lost();
 
  private:
   struct Segment {
@@ -60,17 +58,15 @@ class Backlog {
     uint64_t begin = 0;
     uint64_t end = 0;
   };
-  // The events of a call.
-  struct Events {
-    uint64_t at;       // end of the call, in bytes appended since the beginning
-    uint64_t awaited;  // OutgoingCall::awaited
+  struct Transmission {
+    uint64_t at;  // end of the call, in bytes appended since the beginning
     EventReceiver transmitted;
   };
 
   ChannelLink& link_;
   const size_t segment_bytes_;
   std::deque<Segment> segments_;
-  std::deque<Events> events_;  // of the calls that have any; after fail(), of the lost calls
+  std::deque<Transmission> transmissions_;  // of the calls that have a receiver
   uint64_t bytes_ = 0;
   uint64_t appended_ = 0;
   uint64_t popped_ = 0;

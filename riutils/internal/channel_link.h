@@ -91,15 +91,15 @@ class ChannelLink {
   // Wakes threads that sleep until calls are transmitted. May resume coroutines of the calling
   // thread, which may send further calls: call it without a lock.
   virtual void tell_waiters() {}
-  // The channel has failed, and has lost a call: ends the pending call `awaited`
-  // (OutgoingCall::awaited) with the error. Called without a lock.
-  virtual void lost(uint64_t awaited, const absl::Status& why) {
-    static_cast<void>(awaited);
-    static_cast<void>(why);
-  }
-  // The channel has failed with deferred calls, which are lost. Called with the channel's mutex
-  // locked.
-  virtual void failed_with_calls() {}
+  // The channel is about to take a call for whose end the pending call `awaited` of this process
+  // waits (OutgoingCall::awaited, not 0).
+  virtual void carries(uint64_t awaited) { static_cast<void>(awaited); }
+  // The channel has failed: ends the pending calls of carries(), unless they have ended, with the
+  // error. Their calls may have run. Called without a lock.
+  virtual void lost(const absl::Status& why) { static_cast<void>(why); }
+  // The channel has failed after it was opened, so that calls may be lost. Called with the
+  // channel's mutex locked.
+  virtual void failed() {}
   // Allocates registered memory for deferred calls.
   [[nodiscard]] virtual absl::StatusOr<RDMAMemory> allocate(size_t bytes) = 0;
   virtual void free(RDMAMemory&& memory) = 0;

@@ -408,8 +408,7 @@ bool ChannelReceiver::end_of_chunk(const CallHeader& header) {
 }
 
 void ChannelReceiver::push_consumed() {
-  backend_.push(broken_ ? ChannelControl::kBroken : ring_.ended());
-  push_due_ = false;
+  push_due_ = !backend_.push(broken_ ? ChannelControl::kBroken : ring_.ended());
 }
 
 void ChannelReceiver::break_off(std::string_view why) {

@@ -43,8 +43,10 @@ class ReceiverBackend {
   // Called when the calls of `chunk` have run and other chunks have replaced it: neither end
   // accesses the chunk any more.
   virtual void replaced(std::span<std::byte> chunk) = 0;
-  // Writes the number of consumed chunks (or kBroken) into the sender's ChannelControl.
-  virtual void push(uint64_t consumed_chunks) = 0;
+  // Writes the number of consumed chunks (or kBroken) into the sender's ChannelControl. Returns
+  // false if the WRITE could not be posted while the sender's process lives: the next run()
+  // repeats it. The backend then makes the thread call run() again.
+  [[nodiscard]] virtual bool push(uint64_t consumed_chunks) = 0;
   // Called when a call that requested an answer has run, and for every call that has failed or will
   // be answered later. `call.outcome` is its outcome; `notify` is nullptr if no answer was
   // requested.
@@ -82,6 +84,8 @@ class ChannelReceiver {
   [[nodiscard]] bool ended() const { return ended_; }
   // Returns true if malformed data has ended the channel.
   [[nodiscard]] bool is_broken() const { return broken_; }
+  // Returns true if the next run() repeats a push of the number of consumed chunks.
+  [[nodiscard]] bool has_to_push() const { return push_due_; }
   // Returns true if the last run() ended at a call that was postponed (IncomingCall::postponed).
   [[nodiscard]] bool is_postponed() const { return postponed_; }
   // Returns the number of bytes of calls that have been run. Thread-safe.
@@ -136,8 +140,8 @@ class ChannelReceiver {
   // Begins to read the current chunk.
   void enter();
   void break_off(std::string_view why);
-  // Pushes the number of consumed chunks, or kBroken. If that throws (no memory), the next run()
-  // repeats it: the sender may wait for the count.
+  // Pushes the number of consumed chunks, or kBroken. If that fails or throws (no memory), the next
+  // run() repeats it: the sender may wait for the count.
   void push_consumed();
 
   ReceiverBackend& backend_;

@@ -227,14 +227,14 @@ void FabricChannel::announce(uint64_t words) {
 
 // Posts events for all words in unannounced_. Thread-safe. The transfers that an event announces
 // were posted before their words were counted in unannounced_. Returns false if credits are
-// missing: retry later.
+// missing, or a post has failed while the peer lives: retry later.
 bool FabricChannel::post_announcements() {
   const std::lock_guard lock(announcing_);
   while (const uint64_t words = unannounced_.load(std::memory_order_acquire)) {
     const uint64_t part = std::min(words, kMostWords);
     const auto posted = post_call_event(fabric_, rank_, index_,
                                         number_ << kNumberShift | static_cast<uint32_t>(part));
-    if (!posted.ok()) return true;  // status() returns the error
+    if (!posted.ok()) return !status().ok();  // a failed peer needs no event
     if (!*posted) {
       trace_instant("riutils", "defer: no credit for an event", "words", words);
       return false;
@@ -247,10 +247,15 @@ bool FabricChannel::post_announcements() {
 void FabricChannel::ring() {
   trace_instant("riutils", "wake", "thread", destination_);
   if (doorbells_ != nullptr) return ring_for_calls(doorbells_, fabric_.threads(), worker_);
-  const auto woken = wake_worker(fabric_, rank_, worker_);
-  if (!woken.ok() || *woken) return;
+  if (wake()) return;
   wake_wanted_.store(true, std::memory_order_release);
   runtime_.drain_later(this);
+}
+
+// Returns false if the wake-up is to be repeated.
+bool FabricChannel::wake() {
+  const auto woken = wake_worker(fabric_, rank_, worker_);
+  return woken.ok() ? *woken : !status().ok();
 }
 
 bool FabricChannel::send_pending(const std::function<Transmitter*()>& transmitter_of) {
@@ -258,8 +263,7 @@ bool FabricChannel::send_pending(const std::function<Transmitter*()>& transmitte
   if (unannounced_.load(std::memory_order_acquire) != 0)
     all_sent = post_announcements() && all_sent;
   if (wake_wanted_.exchange(false, std::memory_order_acq_rel)) {
-    const auto woken = wake_worker(fabric_, rank_, worker_);
-    if (woken.ok() && !*woken) {
+    if (!wake()) {
       wake_wanted_.store(true, std::memory_order_release);
       all_sent = false;
     }
@@ -279,10 +283,11 @@ bool FabricChannel::wait(const std::function<bool()>& condition, Deadline deadli
 }
 void FabricChannel::drain_later() { runtime_.drain_later(this); }
 void FabricChannel::tell_waiters() { internal::tell_waiters(fabric_); }
-void FabricChannel::lost(uint64_t awaited, const absl::Status& why) {
-  fail_call(fabric_, rank_, awaited, why);
+void FabricChannel::carries(uint64_t awaited) { assign_to_channel(fabric_, awaited, serial_); }
+void FabricChannel::lost(const absl::Status& why) {
+  fail_calls_of_channel(fabric_, rank_, serial_, why);
 }
-void FabricChannel::failed_with_calls() {
+void FabricChannel::failed() {
   // The processes that wait for the end of forwarded calls are told by the forwarder.
   if (user_ == ChannelUser::kForwarder) runtime_.forwarding_failed(index_);
 }

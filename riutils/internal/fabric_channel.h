@@ -52,8 +52,9 @@ class FabricChannel final : public OutgoingChannel,
   [[nodiscard]] bool wait(const std::function<bool()>& condition, Deadline deadline) override;
   void drain_later() override;
   void tell_waiters() override;
-  void lost(uint64_t awaited, const absl::Status& why) override;
-  void failed_with_calls() override;
+  void carries(uint64_t awaited) override;
+  void lost(const absl::Status& why) override;
+  void failed() override;
   [[nodiscard]] uint64_t trace_stream() const override {
     return trace_stream_of(fabric_.rank(), serial_);
   }
@@ -85,6 +86,7 @@ class FabricChannel final : public OutgoingChannel,
   [[nodiscard]] absl::StatusOr<std::vector<Chunk>> recorded(const ChunkAnswer& answer);
   [[nodiscard]] std::byte* map(const RemoteMemoryLocator& remote);
   bool post_announcements();
+  bool wake();
 
   Runtime& runtime_;
   Fabric& fabric_;

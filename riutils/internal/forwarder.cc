@@ -149,6 +149,7 @@ void Forwarder::forward(const RoutedHead& head, IncomingCall& call) {
 }
 
 void Forwarder::report_failures() {
+  if (fabric_.finalized()) return;  // all calls have ended
   for (const auto& [name, entry] : entries_) {
     const Rank rank = entry.channel->rank();
     absl::Status status = fabric_.peer_status(rank);

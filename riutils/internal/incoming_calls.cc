@@ -90,11 +90,11 @@ void IncomingChannel::replaced(std::span<std::byte> chunk) {
   calls.free_chunk(*this, chunk.data());
 }
 
-void IncomingChannel::push(uint64_t consumed_chunks) {
+bool IncomingChannel::push(uint64_t consumed_chunks) {
   if (rank == calls.fabric_.rank()) {
     reinterpret_cast<ChannelControl*>(request.control.address)
         ->consumed_chunks.store(consumed_chunks, std::memory_order_release);
-    return;
+    return true;
   }
   // A WRITE of an earlier count that is still in flight may transfer a newer count instead. That is
   // harmless, because the count only grows, except with the last count: when the sender has that,
@@ -104,14 +104,20 @@ void IncomingChannel::push(uint64_t consumed_chunks) {
   std::atomic_ref(*reinterpret_cast<uint64_t*>(words.get_buffer() + at))
       .store(consumed_chunks, std::memory_order_relaxed);
   // All counts take the same connection, in whichever thread the worker's calls run: a later count
-  // arrives later. Errors are ignored: a failed peer does not need the count.
+  // arrives later.
   auto through = path();
-  if (!through.ok()) return;
-  if (last) last_push->reset(1);
-  const absl::Status posted = (*through)->write(words, at, sizeof consumed_chunks,
-                                                request.control.slice(0, sizeof consumed_chunks),
-                                                last ? last_push.get() : nullptr);
-  if (last && !posted.ok()) last_push->reset(0);
+  absl::Status posted = through.status();
+  if (posted.ok()) {
+    if (last) last_push->reset(1);
+    posted = (*through)->write(words, at, sizeof consumed_chunks,
+                               request.control.slice(0, sizeof consumed_chunks),
+                               last ? last_push.get() : nullptr);
+    if (last && !posted.ok()) last_push->reset(0);
+  }
+  // A failed process does not need the count.
+  if (posted.ok() || !calls.fabric_.peer_status(rank).ok()) return true;
+  calls.run_again();
+  return false;
 }
 
 void IncomingChannel::finished(const NotifyTarget* notify, const IncomingCall& call,
@@ -133,10 +139,12 @@ CallSource* IncomingChannel::source() { return &calls; }
 
 // ---- Service threads ----------------------------------------------------------------------------
 
-IncomingCalls::IncomingCalls(Fabric& fabric, uint32_t index, MemoryBudget& budget)
+IncomingCalls::IncomingCalls(Fabric& fabric, uint32_t index, MemoryBudget& budget,
+                             ReportBroken report_broken)
     : fabric_(fabric),
       index_(index),
       budget_(budget),
+      report_broken_(report_broken),
       forwarder_(fabric, index),
       counters_("one_sided", "thread " + std::to_string(index), [this] {
         return CounterSet::Values{
@@ -359,8 +367,11 @@ void IncomingCalls::close(IncomingChannel* channel) {
       free_memory(std::move(piece));
     }
   }
-  ended_channels_.push_back(
-      {channel->rank, std::move(channel->words), std::move(channel->last_push)});
+  const bool is_broken = channel->receiver.is_broken();
+  ended_channels_.push_back({channel->rank, std::move(channel->words),
+                             std::move(channel->last_push), is_broken ? channel->request.serial : 0,
+                             channel->receiver.consumed_bytes()});
+  if (is_broken) run_again();  // it is reported as soon as the last count has been transferred
   accounts_.erase(account);
 }
 
@@ -394,12 +405,30 @@ void IncomingCalls::free_ended_channels() {
     if (!channel.sent->done() && through != transmitters_.end()) {
       through->second->queue().progress();
     }
-    if (!channel.sent->done()) return false;
+    // The report follows the last WRITE to the sender's control memory, which the sender may free
+    // when it has the report.
+    if (!channel.sent->done() || !report_broken(channel)) {
+      if (channel.broken_serial != 0) run_again();
+      return false;
+    }
     const std::lock_guard lock(mutex_);
     give_back(*memory_, std::move(channel.words));
     return true;
   });
 }
+
+bool IncomingCalls::report_broken(const EndedChannel& channel) {
+  if (channel.broken_serial == 0) return true;
+  try {
+    const CallResult told =
+        report_broken_(fabric_, channel.rank, channel.broken_serial, channel.consumed_bytes);
+    return told.ok() || !fabric_.peer_status(channel.rank).ok() || fabric_.finalized();
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
+void IncomingCalls::run_again() { static_cast<void>(wake_worker(fabric_, fabric_.rank(), index_)); }
 
 bool IncomingCalls::may_run(IncomingChannel& channel) {
   if (channel.follows == 0) [[likely]]
@@ -478,7 +507,7 @@ size_t IncomingCalls::run(size_t most) {
   const bool any_dead = any_dead_.load(std::memory_order_acquire);
   if (ended || (any_dead && count == 0)) [[unlikely]] {
     const auto is_over = [&](IncomingChannel* channel) {
-      if (channel->receiver.ended()) return true;
+      if (channel->receiver.ended()) return !channel->receiver.has_to_push();
       if (channel->follows != 0) return false;  // its calls have not run yet
       if (!any_dead || count != 0 || channel->receiver.is_postponed()) return false;
       const std::lock_guard lock(mutex_);

@@ -13,6 +13,7 @@
 #include <utility>
 #include <vector>
 
+#include "dsfabric/call_result.h"
 #include "dsfabric/internal/call_source.h"
 #include "dtutils/allocators/general_allocator.h"
 #include "dtutils/allocators/memory_budget.h"
@@ -39,7 +40,7 @@ class IncomingChannel final : public ReceiverBackend, public RemoteSleeper {
   // ---- ReceiverBackend
   Taken take_chunks(uint32_t count, std::vector<std::span<std::byte>>& chunks) override;
   void replaced(std::span<std::byte> chunk) override;
-  void push(uint64_t consumed_chunks) override;
+  [[nodiscard]] bool push(uint64_t consumed_chunks) override;
   void finished(const NotifyTarget* notify, const IncomingCall& call,
                 const std::string& result) override;
   void broken(std::string_view why) override;
@@ -76,8 +77,12 @@ class IncomingChannel final : public ReceiverBackend, public RemoteSleeper {
 // calls the functions of CallSource.
 class IncomingCalls final : public CallSource {
  public:
+  // Tells process `rank` that this process has stopped reading its channel `serial`, and has run
+  // `consumed` bytes of calls.
+  using ReportBroken = CallResult (*)(Fabric& fabric, Rank rank, uint64_t serial,
+                                      uint64_t consumed);
   // `budget` is the limit of the chunks of all threads of the process.
-  IncomingCalls(Fabric& fabric, uint32_t index, MemoryBudget& budget);
+  IncomingCalls(Fabric& fabric, uint32_t index, MemoryBudget& budget, ReportBroken report_broken);
   ~IncomingCalls() override;
 
   // Grants chunks to a sender: allocates them, prepares them, and inserts them into the incoming
@@ -123,6 +128,10 @@ class IncomingCalls final : public CallSource {
     uint32_t rank;
     RDMAMemory words;
     std::unique_ptr<Synchronizer> sent;
+    // If malformed data has ended the channel: its number, and the bytes of calls that have run,
+    // for the report to the sender's process. Else 0.
+    uint64_t broken_serial = 0;
+    uint64_t consumed_bytes = 0;
   };
 
   struct Pieces;
@@ -141,11 +150,17 @@ class IncomingCalls final : public CallSource {
   // Frees a chunk that was never granted. Requires that mutex_ is held.
   void free_unused(RDMAMemory&& chunk);
   void free_ended_channels();
+  // Tells the sender's process that this process has stopped reading its channel. Returns false if
+  // that has to be repeated.
+  [[nodiscard]] bool report_broken(const EndedChannel& channel);
+  // Makes the thread that runs the worker's calls call run() once more before it sleeps.
+  void run_again();
   void absorb();
 
   Fabric& fabric_;
   const uint32_t index_;
   MemoryBudget& budget_;
+  const ReportBroken report_broken_;
 
   std::mutex mutex_;  // taken by service threads, and by the consumer when a channel ends
   std::unique_ptr<GeneralAllocator> memory_;

@@ -44,7 +44,8 @@ RingSender::~RingSender() {
     const std::lock_guard lock(mutex_);
     close_window();
     fail(make_error(absl::StatusCode::kCancelled, ErrorScope::kOperation,
-                    "the channel to " + peer_ + " was destroyed before it published this call"));
+                    "the channel to " + peer_ + " was destroyed before this call ended",
+                    "shut the messenger down before, and wait for its calls"));
     fail_transmitted();
   }
   fail_lost_calls();
@@ -61,11 +62,12 @@ void RingSender::enter(ChannelState to) {
 
 void RingSender::fail(absl::Status status) {
   if (state_ == ChannelState::kFailed || state_ == ChannelState::kClosed) return;
+  const bool was_opened = state_ != ChannelState::kUnopened;
   enter(ChannelState::kFailed);
   failure_ = std::move(status);
   failed_.store(true, std::memory_order_release);
   must_tell_waiters_.store(true, std::memory_order_release);
-  if (!backlog_.empty()) link_.failed_with_calls();
+  if (was_opened) link_.failed();
   backlog_.fail(failure_);
   // While the window is open, the owner uses transmitted_ without mutex_, and fails them itself.
   if (!window_open_) fail_transmitted();
@@ -121,13 +123,23 @@ void RingSender::tell_waiters() {
   link_.tell_waiters();
 }
 
-void RingSender::fail_lost_calls() {
-  const auto next = [&] {
+// A call that is noted before fail_lost_calls() looks is ended there. A call that is noted later
+// finds failed_ set, and is refused: carries_awaited_ and the link's record of the call are
+// written, and read, under a lock.
+void RingSender::note_awaited(uint64_t awaited) {
+  if (!carries_awaited_) {
     const std::lock_guard lock(mutex_);
-    return state_ == ChannelState::kFailed ? backlog_.take_lost() : 0;
-  };
-  // failure_ does not change any more.
-  while (const uint64_t awaited = next()) link_.lost(awaited, failure_);
+    carries_awaited_ = true;
+  }
+  link_.carries(awaited);
+}
+
+void RingSender::fail_lost_calls() {
+  {
+    const std::lock_guard lock(mutex_);
+    if (state_ != ChannelState::kFailed || !carries_awaited_) return;
+  }
+  link_.lost(failure_);  // failure_ does not change any more
 }
 
 // ---- The window ---------------------------------------------------------------------------------
@@ -369,6 +381,7 @@ CallResult RingSender::send_slowly(const OutgoingCall& call, WhenNoRoom when, bo
                       "load the library first");
   }
   const uint64_t total = call.total();
+  if (call.awaited != 0) note_awaited(call.awaited);
   if (total > max_call_bytes(options_.chunk_bytes)) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
                       "a call of " + std::to_string(total) + " bytes to " + peer_ +
@@ -378,7 +391,7 @@ CallResult RingSender::send_slowly(const OutgoingCall& call, WhenNoRoom when, bo
                       "target");
   }
   if ((batch ? batch_end_ : end_) - position_ >= static_cast<ptrdiff_t>(total) &&
-      !(batch && transmitted)) {
+      !(batch && transmitted) && (call.awaited == 0 || !failed_.load(std::memory_order_acquire))) {
     return send_in_window(call, batch, transmitted);
   }
   const TellWaiters tell(*this);

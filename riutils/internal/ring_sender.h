@@ -95,8 +95,8 @@ class RingSender final : public ChannelSender {
  public:
   // `peer` names the destination in error texts.
   RingSender(ChannelLink& link, const MessengerOptions& options, std::string peer);
-  // Discards calls that are not published; their completions fail with CANCELLED. Blocks until a
-  // READ in flight has ended.
+  // Unless the channel has ended: discards calls that are not published, and the completions of
+  // calls that have not ended fail with CANCELLED. Blocks until a READ in flight has ended.
   ~RingSender();
 
   // ---- ChannelSender
@@ -128,6 +128,9 @@ class RingSender final : public ChannelSender {
   // ended the channel and the receiver has consumed all of it, or the channel has failed or was
   // never opened.
   [[nodiscard]] bool is_released() const;
+  // Returns true if the receiver may have stopped before the end of the channel: the channel has
+  // failed, or the receiver has found malformed data.
+  [[nodiscard]] bool may_have_lost_calls() const;
 
   [[nodiscard]] ChannelState state() const;
   // Returns the reason why the channel has failed, or OK.
@@ -266,8 +269,10 @@ class RingSender final : public ChannelSender {
   void wake_drain_thread();
   // Called without mutex_.
   void tell_waiters();
-  // Ends the calls of this process that wait for the end of a lost call. Called without mutex_: an
-  // ended call may send others.
+  // Called by the owner before it sends a call for whose end a pending call waits, without mutex_.
+  void note_awaited(uint64_t awaited);
+  // If the channel has failed: ends the calls of this process that wait for the end of a call that
+  // the channel has taken, published or not. Called without mutex_: an ended call may send others.
   void fail_lost_calls();
   // The condition on which send_slowly() waits. Locks mutex_. Returns true if there may be room
   // now, or if the channel has failed or ended. Moves deferred calls into chunks.
@@ -340,6 +345,7 @@ class RingSender final : public ChannelSender {
 
   Backlog backlog_;
   bool drain_requested_ = false;            // the drain thread will call drain()
+  bool carries_awaited_ = false;            // link_.carries() was called; written by the owner
   std::vector<EventReceiver> transmitted_;  // completed when the batch is published
   // An object of transmitted_ or of a deferred call was completed: threads that wait for it must be
   // woken. Or the channel has failed: the calls that wait for lost ones must be ended.

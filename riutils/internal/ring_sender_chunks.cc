@@ -405,6 +405,13 @@ bool RingSender::look_for_end() {
   return state_ != ChannelState::kClosing;
 }
 
+bool RingSender::may_have_lost_calls() const {
+  const std::lock_guard lock(mutex_);
+  return state_ == ChannelState::kFailed ||
+         (path_.has_value() && control_of(*path_).consumed_chunks.load(std::memory_order_acquire) ==
+                                   ChannelControl::kBroken);
+}
+
 bool RingSender::is_released() const {
   const std::lock_guard lock(mutex_);
   if (consumed_.is_reading()) return false;

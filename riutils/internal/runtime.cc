@@ -2,15 +2,18 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 #include <string>
 #include <utility>
 
+#include "dsfabric/internal/unlimited_call.h"
 #include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/register_ringers.h"
 #include "dtutils/internal/start_thread.h"
 #include "dtutils/trace.h"
 #include "riutils/internal/fabric_channel.h"
+#include "riutils/internal/sender_chunks.h"
 
 namespace cariama::internal {
 namespace {
@@ -21,6 +24,12 @@ constexpr std::chrono::microseconds kPause{100};
 
 std::unique_ptr<CallSourceRegistry> make_runtime(Fabric& fabric) {
   return std::make_unique<Runtime>(fabric);
+}
+
+CallResult report_broken_channel(Fabric& fabric, Rank rank, uint64_t serial, uint64_t consumed) {
+  return unlimited_service_call(fabric, rank, [serial, consumed] {
+    Runtime::of(*running_fabric()).channel_broken(running_source(), serial, consumed);
+  });
 }
 
 }  // namespace
@@ -37,7 +46,8 @@ Runtime::Runtime(Fabric& fabric)
                     "raise its FabricOptions::channel_bytes, or use fewer channels or smaller "
                     "chunks") {
   for (uint32_t i = 0; i < fabric.threads(); ++i) {
-    incoming_.push_back(std::make_unique<IncomingCalls>(fabric, i, chunk_budget_));
+    incoming_.push_back(
+        std::make_unique<IncomingCalls>(fabric, i, chunk_budget_, &report_broken_channel));
   }
 }
 
@@ -64,6 +74,26 @@ ChunkAnswer Runtime::grant(Rank rank, const ChunkRequest& request) {
   ChunkAnswer answer;
   answer.code = static_cast<int32_t>(absl::StatusCode::kOutOfRange);
   return answer;
+}
+
+void Runtime::channel_broken(Rank rank, uint64_t serial, uint64_t consumed_bytes) {
+  std::shared_ptr<FabricChannel> channel;
+  for (auto& one : channels_to(rank)) {
+    if (one->serial() == serial) channel = std::move(one);
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    const auto found = broken_.find(serial);
+    // The peer may report anything: only a channel to it, and at most what that has accepted.
+    if (channel == nullptr && (found == broken_.end() || found->second.rank != rank)) return;
+    BrokenChannel& broken = broken_.try_emplace(serial, BrokenChannel{rank, {}, {}}).first->second;
+    if (!broken.consumed.has_value()) broken.consumed = consumed_bytes;
+  }
+  const absl::Status why = malformed_data(fabric_.label(rank));
+  if (channel != nullptr) channel->sender().close(why);
+  // Also the calls of a channel that its messenger has shut down.
+  fail_calls_of_channel(fabric_, rank, serial, why);
+  tell_waiters(fabric_);
 }
 
 // ---- Outgoing channels --------------------------------------------------------------------------
@@ -124,7 +154,12 @@ void Runtime::forget_ended() {
 void Runtime::forget_released() {
   std::erase_if(retired_, [&](const std::shared_ptr<FabricChannel>& channel) {
     if (channel.use_count() > 1 || !channel->sender().is_released()) return false;
-    begun_before_[channel->rank()] += channel->sender().accepted_bytes();
+    const uint64_t accepted = channel->sender().accepted_bytes();
+    if (channel->sender().may_have_lost_calls()) {  // the receiver's report may arrive later
+      broken_.try_emplace(channel->serial(), BrokenChannel{channel->rank(), {}, {}})
+          .first->second.accepted = accepted;
+    }
+    begun_before_[channel->rank()] += accepted;
     return true;
   });
   std::erase_if(outgoing_, [](const auto& channel) { return channel.expired(); });
@@ -270,14 +305,10 @@ void Runtime::tell_of_death(Rank rank) {
   for (const auto& incoming : incoming_) incoming->peer_died(rank);
 }
 
-uint64_t Runtime::begun(Rank rank) {
-  uint64_t sum = 0;
+std::vector<std::shared_ptr<FabricChannel>> Runtime::channels_to(Rank rank) {
   std::vector<std::shared_ptr<FabricChannel>> channels;
   {
-    // While this function has a reference to a channel, forget_released() does not remove it.
     const std::lock_guard lock(mutex_);
-    // Not operator[]: the caller asks for every process of the job.
-    if (const auto at = begun_before_.find(rank); at != begun_before_.end()) sum = at->second;
     channels = retired_;
     for (const auto& weak : outgoing_) {
       if (auto channel = weak.lock(); channel != nullptr) channels.push_back(std::move(channel));
@@ -285,8 +316,36 @@ uint64_t Runtime::begun(Rank rank) {
   }
   std::sort(channels.begin(), channels.end());
   channels.erase(std::unique(channels.begin(), channels.end()), channels.end());
-  for (const auto& channel : channels) {
-    if (channel->rank() == rank) sum += channel->sender().accepted_bytes();
+  std::erase_if(channels, [&](const auto& channel) { return channel->rank() != rank; });
+  return channels;
+}
+
+uint64_t Runtime::begun(Rank rank) {
+  // First: while this function has a reference to a channel, its bytes are not in begun_before_.
+  const std::vector<std::shared_ptr<FabricChannel>> channels = channels_to(rank);
+  uint64_t sum = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    // Not operator[]: the caller asks for every process of the job.
+    if (const auto at = begun_before_.find(rank); at != begun_before_.end()) sum = at->second;
+  }
+  for (const auto& channel : channels) sum += channel->sender().accepted_bytes();
+  return sum;
+}
+
+// Returns the bytes of calls that channels to process `rank` have accepted, and that it will not
+// run.
+uint64_t Runtime::lost_bytes(Rank rank) {
+  const std::vector<std::shared_ptr<FabricChannel>> channels = channels_to(rank);
+  const std::lock_guard lock(mutex_);
+  uint64_t sum = 0;
+  for (const auto& [serial, broken] : broken_) {
+    if (broken.rank != rank || !broken.consumed.has_value()) continue;
+    std::optional<uint64_t> accepted = broken.accepted;
+    for (const auto& channel : channels) {
+      if (channel->serial() == serial) accepted = channel->sender().accepted_bytes();
+    }
+    if (accepted.has_value() && *accepted > *broken.consumed) sum += *accepted - *broken.consumed;
   }
   return sum;
 }
@@ -294,7 +353,7 @@ uint64_t Runtime::begun(Rank rank) {
 uint64_t Runtime::ended(Rank rank) {
   uint64_t sum = 0;
   for (const auto& incoming : incoming_) sum += incoming->consumed_bytes(rank);
-  return sum;
+  return sum + lost_bytes(rank);
 }
 
 absl::Status Runtime::status() const {

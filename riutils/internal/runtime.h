@@ -56,6 +56,9 @@ class Runtime final : public CallSourceRegistry {
   // ---- Requests of peers, executed in the service thread.
   [[nodiscard]] PeerProperties properties();
   [[nodiscard]] ChunkAnswer grant(Rank rank, const ChunkRequest& request);
+  // Process `rank` has found malformed data in this process's channel `serial`, has run
+  // `consumed_bytes` bytes of its calls, and runs no more: fails the channel, and ends its calls.
+  void channel_broken(Rank rank, uint64_t serial, uint64_t consumed_bytes);
 
   // ---- Outgoing channels.
   // Returns the Transmitter by which channels of worker `index` send to process `rank`. Only `user`
@@ -138,6 +141,10 @@ class Runtime final : public CallSourceRegistry {
   void tell_of_death(Rank rank);
   [[nodiscard]] Transmitter* drain_transmitter(Rank rank, ThreadIndex index);
   void forget_released();
+  // Returns the channels to process `rank` that are not destroyed. While the caller has a reference
+  // to a channel, forget_released() does not remove it.
+  [[nodiscard]] std::vector<std::shared_ptr<FabricChannel>> channels_to(Rank rank);
+  [[nodiscard]] uint64_t lost_bytes(Rank rank);
 
   Fabric& fabric_;
   bool has_barrier_ = false;
@@ -155,6 +162,12 @@ class Runtime final : public CallSourceRegistry {
   std::vector<std::weak_ptr<FabricChannel>> outgoing_;        // of messengers that live
   std::vector<std::shared_ptr<FabricChannel>> retired_;
   std::map<uint32_t, uint64_t> begun_before_;  // rank → bytes accepted by destroyed channels
+  struct BrokenChannel {
+    Rank rank;
+    std::optional<uint64_t> accepted;  // bytes, if the channel was destroyed
+    std::optional<uint64_t> consumed;  // bytes, if the receiver has reported them
+  };
+  std::map<uint64_t, BrokenChannel> broken_;  // by serial number; stays until the end
 
   std::mutex drain_mutex_;  // guards waiting_, dead_ and the start of drain_thread_
   std::vector<std::weak_ptr<FabricChannel>> waiting_;

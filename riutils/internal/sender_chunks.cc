@@ -73,13 +73,21 @@ CallHeader SenderChunks::end_chunk(uint8_t flags) {
   return EndMarker::make(reported, flags);
 }
 
+absl::Status malformed_data(const std::string& peer) {
+  return make_error(absl::StatusCode::kInternal, ErrorScope::kLink,
+                    peer +
+                        " found malformed data in the channel and has stopped reading it; calls "
+                        "whose end was not reported may have run",
+                    "the output of that process says what is malformed; look in this process for "
+                    "stores outside of their objects, and use a new messenger");
+}
+
 absl::StatusOr<bool> ConsumedCount::update(Transmitter* transmitter, const ChannelLink::Path& path,
                                            const ChannelLink::Chunk& next, uint64_t ended,
                                            const std::string& peer) {
   uint64_t consumed = control_of(path).consumed_chunks.load(std::memory_order_acquire);
   if (consumed == ChannelControl::kBroken) [[unlikely]] {
-    return make_error(absl::StatusCode::kInternal, ErrorScope::kLink,
-                      peer + " found malformed data in the channel and has stopped reading it");
+    return malformed_data(peer);
   }
   if (path.consumption == Consumption::kPull && next.mapped != nullptr) {
     ++pulls_;

@@ -95,6 +95,9 @@ class SenderChunks {
   uint64_t first_bytes_;  // of each of the first chunks, when they are requested
 };
 
+// Returns the error of calls in a channel that `peer` has stopped reading.
+[[nodiscard]] absl::Status malformed_data(const std::string& peer);
+
 // The number of ended chunks that the receiver is known to have consumed. Thread-compatible.
 class ConsumedCount {
  public:

@@ -51,6 +51,34 @@ TEST_F(PendingCallsTest, TakingCallsNeedsNoMemory) {
   for (const uint64_t handle : handles) EXPECT_NE(calls_.take(handle, 3), nullptr);
 }
 
+// A channel that fails ends the calls that it carries, without memory, and no others.
+TEST_F(PendingCallsTest, CallsOfAChannelAreTakenOnce) {
+  const uint64_t first = add(3);
+  const uint64_t other = add(3);
+  const uint64_t second = add(3);
+  const uint64_t ended = add(3);
+  for (const uint64_t handle : {first, second, ended}) calls_.assign(handle, 8);
+  calls_.assign(other, 9);
+  EXPECT_NE(calls_.take(ended, 3), nullptr);
+  calls_.assign(ended, 8);        // does nothing
+  const uint64_t later = add(3);  // the entry of the ended call, which no channel carries yet
+  const auto count = [&](uint32_t rank, uint64_t channel) {
+    int taken = 0;
+    uint32_t from = 0;
+    while (calls_.take_carried(rank, channel, from) != nullptr) ++taken;
+    return taken;
+  };
+  EXPECT_EQ(count(2, 8), 0);  // another process must not end the calls
+  {
+    const testing::FailAllocation fail(1);
+    EXPECT_EQ(count(3, 8), 2);
+  }
+  EXPECT_EQ(count(3, 8), 0);
+  EXPECT_EQ(calls_.take(first, 3), nullptr);
+  EXPECT_NE(calls_.take(other, 3), nullptr);
+  EXPECT_NE(calls_.take(later, 3), nullptr);
+}
+
 TEST_F(PendingCallsTest, HandlesAreNotUsedTwice) {
   std::set<uint64_t> seen;
   for (int i = 0; i < 1000; ++i) {

@@ -65,10 +65,11 @@ class Backend final : public ReceiverBackend {
   }
   // The memory of the only chunk of the ring.
   void own(std::unique_ptr<ChunkMemory> chunk) { owned_ = std::move(chunk); }
-  void push(uint64_t consumed) override {
+  [[nodiscard]] bool push(uint64_t consumed) override {
     require(broken_ == (consumed == ChannelControl::kBroken));
     require(broken_ || consumed == pushed_ + 1);
     pushed_ = consumed;
+    return true;
   }
   void finished(const NotifyTarget*, const IncomingCall&, const std::string&) override {
     require(!broken_);

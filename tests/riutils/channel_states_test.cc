@@ -297,6 +297,20 @@ TEST_P(ChannelStates, AChunkEndsOnceIfTheCountCannotBePushed) {
   expect_all_run();
 }
 
+// If the count cannot be posted, it is pushed later.
+TEST_P(ChannelStates, ACountWhosePushFailsIsPushedAgain) {
+  ChannelRig rig(GetParam(), small_chunks(1, 2));
+  fill_a_chunk(rig);
+  for (int i = 0; i < 3; ++i) ASSERT_TRUE(send(rig, kDefer).ok());
+  rig.pushes_to_fail = rig.consumption() == Consumption::kPush ? 2 : 0;
+  ASSERT_TRUE(rig.receive_all());
+  for (int i = 0; i < 3; ++i) rig.receive();
+  EXPECT_EQ(rig.pushes_to_fail, 0u);
+  EXPECT_EQ(rig.receiver()->consumed_chunks(), 1u);
+  EXPECT_EQ(rig.last_push, rig.consumption() == Consumption::kPush ? 1u : 0u);
+  expect_all_run();
+}
+
 // Each deferred call of a failed channel is reported once, if a call waits for its end.
 TEST_P(ChannelStates, AFailedChannelReportsTheCallsThatItHasLost) {
   ChannelRig rig(GetParam(), small_chunks(1, 1));
@@ -315,7 +329,9 @@ TEST_P(ChannelStates, AFailedChannelReportsTheCallsThatItHasLost) {
   EXPECT_EQ(rig.lost_calls.size(), 2u);
 }
 
-TEST_P(ChannelStates, AFailedChannelReportsNoCallThatItHasPublished) {
+// The sender does not know which of them have run. The record of calls that wait for their end
+// does: it ends those that have not ended.
+TEST_P(ChannelStates, AFailedChannelReportsTheCallsThatItHasPublished) {
   ChannelRig rig(GetParam(), small_chunks(1, 1));
   fill_a_chunk(rig);
   const auto call = make_call(Logged{next_++});
@@ -324,8 +340,24 @@ TEST_P(ChannelStates, AFailedChannelReportsNoCallThatItHasPublished) {
   internal::EventReceiver nothing;
   ASSERT_TRUE(rig.sender().send_slowly(outgoing, kDefer, false, nothing).ok());
   ASSERT_TRUE(rig.receive_all());
-  rig.sender().close(absl::UnavailableError("the end"));
   EXPECT_TRUE(rig.lost_calls.empty());
+  rig.sender().close(absl::UnavailableError("the end"));
+  EXPECT_EQ(rig.lost_calls, (std::vector<uint64_t>{7}));
+  EXPECT_FALSE(send(rig, kDefer).ok());
+}
+
+TEST_P(ChannelStates, AFailedChannelReportsTheCallsOfItsBatch) {
+  ChannelRig rig(GetParam(), small_chunks(1, 2));
+  ASSERT_EQ(rig.sender().setup(), absl::OkStatus());
+  for (const uint64_t awaited : {7, 9}) {
+    const auto call = make_call(Logged{next_++});
+    OutgoingCall outgoing = OutgoingCall::of(call);
+    outgoing.awaited = awaited;
+    internal::EventReceiver nothing;
+    ASSERT_TRUE(rig.sender().send_slowly(outgoing, kWait, true, nothing).ok());
+  }
+  rig.sender().close(absl::UnavailableError("the end"));
+  EXPECT_EQ(rig.lost_calls, (std::vector<uint64_t>{7, 9}));
 }
 
 // A thread may sleep until a deferred call is transmitted, while other calls stay deferred.

@@ -312,9 +312,10 @@ class Execution final : public ChannelLink, public ReceiverBackend {
     const uint64_t count = receiver_->consumed_chunks() + 1;
     std::memcpy(chunk.data(), &count, sizeof count);
   }
-  void push(uint64_t consumed) override {
-    if (mistake_ == Mistake::kNeverConsumed) return;
+  [[nodiscard]] bool push(uint64_t consumed) override {
+    if (mistake_ == Mistake::kNeverConsumed) return true;
     counts_.push_back(consumed + (mistake_ == Mistake::kConsumedEarly ? 1 : 0));
+    return true;
   }
   void finished(const NotifyTarget*, const IncomingCall& call, const std::string&) override {
     if (call.outcome != CallOutcome::kDone) ran_.violation = "the receiver rejects a call";

@@ -1,9 +1,12 @@
-// Calls that were deferred when their channel failed, while the receiver's process lives: their
-// completions and futures end with the error of the channel.
+// Calls of a channel that fails while the receiver's process lives: their completions and futures
+// end with the error of the channel, whether the calls were published or deferred, and finalize()
+// does not wait for them.
 #include <atomic>
+#include <string>
 
 #include "dsfabric/future.h"
 #include "dsfabric/remote_object.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "riutils/call.h"
 #include "riutils/internal/chunk_ring.h"
@@ -20,7 +23,7 @@ class WindowOfLost : public internal::ChannelSender {
   }
 };
 
-// Rank 1 runs no calls until rank 0 has filled the only chunk of its channel and has damaged it.
+// Rank 1 runs no calls until rank 0 has damaged a chunk of its channel.
 class LostCalls : public ::testing::Test {
  protected:
   static MessengerOptions one_chunk() {
@@ -31,9 +34,7 @@ class LostCalls : public ::testing::Test {
   // Runs `lose(fabric)` in rank 0.
   template <typename Lose>
   void run(const Lose& lose) {
-    LocalJobOptions options{.processes = 2, .transport = transport_case("shm")};
-    options.finalize = false;  // calls are lost
-    LocalJob job(options);
+    LocalJob job({.processes = 2, .transport = transport_case("shm")});
     job.run([&](Fabric& fabric, uint32_t) {
       if (fabric.rank() == 1) {
         EXPECT_TRUE(wait_until([&] { return damaged_.load(); }, soon()));
@@ -46,10 +47,15 @@ class LostCalls : public ::testing::Test {
     });
   }
 
-  void fill(RDMAMessenger& messenger) {
+  // Sends the call that damage() replaces.
+  void begin(RDMAMessenger& messenger) {
     must(messenger.call([] {}));
     ASSERT_EQ(messenger.arrival(), Arrival::kMapped);
     second_ = WindowOfLost::position(internal::ChannelAccess<RDMAMessenger>::sender(messenger));
+    must(messenger.call([] {}));
+  }
+  void fill(RDMAMessenger& messenger) {
+    ASSERT_NO_FATAL_FAILURE(begin(messenger));
     absl::Status sent;
     while (sent.ok()) sent = messenger.call<Fail>([] {}).status();
     EXPECT_TRUE(absl::IsResourceExhausted(sent)) << sent;
@@ -62,6 +68,8 @@ class LostCalls : public ::testing::Test {
   }
   static void expect_malformed(const absl::Status& status) {
     EXPECT_TRUE(absl::IsInternal(status)) << status;
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("rank 1"));
+    EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr("use a new messenger"));
   }
 
  private:
@@ -87,6 +95,43 @@ TEST_F(LostCalls, EndTheirCompletions) {
   });
 }
 
+// The sender only waits: it learns of the failure from the receiver.
+TEST_F(LostCalls, EndTheCompletionsOfPublishedCalls) {
+  run([&](Fabric& fabric) {
+    RDMAMessenger messenger(*fabric.this_thread(), 1);
+    begin(messenger);
+    Synchronizer ran;
+    must(messenger.call<RemoteNotify>([] {}, ran));
+    auto written = must(RemoteObject<Synchronizer>::create(fabric));
+    must(messenger.call<RemoteNotify>([] {}, written));
+    Future<int> result = messenger.async_call([] { return 1; });
+    EXPECT_FALSE(result.ready());
+    damage(fabric);
+    expect_malformed(fabric.wait(ran, soon()));
+    expect_malformed(written.wait(soon()));
+    expect_malformed(result.get(soon()).status());
+    expect_malformed(messenger.call([] {}).status());
+    RDMAMessenger other(*fabric.this_thread(), 1);
+    EXPECT_EQ(must(other.async_call([] { return 2; }).get(soon())), 2);
+    EXPECT_EQ(other.shutdown(soon()), absl::OkStatus());
+  });
+}
+
+TEST_F(LostCalls, EndTheCompletionsOfAMessengerThatWasShutDown) {
+  run([&](Fabric& fabric) {
+    Future<int> result = [&] {
+      RDMAMessenger messenger(*fabric.this_thread(), 1);
+      begin(messenger);
+      Future<int> sent = messenger.async_call([] { return 1; });
+      EXPECT_EQ(messenger.shutdown(soon()), absl::OkStatus());
+      return sent;
+    }();
+    EXPECT_FALSE(result.ready());
+    damage(fabric);
+    expect_malformed(result.get(soon()).status());
+  });
+}
+
 TEST_F(LostCalls, EndABroadcast) {
   run([&](Fabric& fabric) {
     RDMAMessengerGlobal messengers(*fabric.this_thread(), one_chunk());
@@ -95,7 +140,7 @@ TEST_F(LostCalls, EndABroadcast) {
     must(messengers.broadcast<RemoteNotify>([] {}, ran));
     EXPECT_FALSE(ran.done());
     damage(fabric);
-    expect_malformed(fabric.wait(ran, soon()));
+    EXPECT_TRUE(absl::IsInternal(fabric.wait(ran, soon())));
   });
 }
 

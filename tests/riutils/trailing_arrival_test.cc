@@ -62,7 +62,7 @@ class Backend final : public ReceiverBackend {
     return Taken::kMissing;
   }
   void replaced(std::span<std::byte>) override {}
-  void push(uint64_t) override {}
+  [[nodiscard]] bool push(uint64_t) override { return true; }
   void finished(const NotifyTarget*, const IncomingCall&, const std::string&) override {}
   void broken(std::string_view why) override { ADD_FAILURE() << why; }
 };
@@ -327,7 +327,7 @@ class HostilePublication : public ::testing::Test {
   struct BreakingBackend final : ReceiverBackend {
     Taken take_chunks(uint32_t, std::vector<std::span<std::byte>>&) override { return taken; }
     void replaced(std::span<std::byte>) override {}
-    void push(uint64_t) override {}
+    [[nodiscard]] bool push(uint64_t) override { return true; }
     void finished(const NotifyTarget*, const IncomingCall&, const std::string&) override {}
     void broken(std::string_view why) override { breaks.emplace_back(why); }
     Taken taken = Taken::kMissing;

@@ -288,8 +288,12 @@ void ChannelRig::replaced(std::span<std::byte> chunk) {
   replaced_.push_back(chunk);
 }
 
-void ChannelRig::push(uint64_t consumed_chunks) {
+bool ChannelRig::push(uint64_t consumed_chunks) {
   if (on_push) on_push();
+  if (pushes_to_fail != 0) {
+    --pushes_to_fail;
+    return false;
+  }
   ++pushes;
   last_push = consumed_chunks;
   std::memcpy(push_word_.get_buffer(), &consumed_chunks, sizeof consumed_chunks);
@@ -298,6 +302,7 @@ void ChannelRig::push(uint64_t consumed_chunks) {
       far_.transmitter
           ->write(push_word_, 0, sizeof consumed_chunks, control.slice(0, sizeof consumed_chunks))
           .ok());
+  return true;
 }
 
 void ChannelRig::finished(const NotifyTarget*, const IncomingCall& call, const std::string&) {

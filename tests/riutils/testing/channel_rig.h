@@ -85,7 +85,7 @@ class ChannelRig final : public internal::ChannelLink, public internal::Receiver
   uint64_t last_push = 0;
   uint64_t wakes = 0;
   uint64_t told = 0;  // number of times that waiters were woken for transmitted calls
-  std::vector<uint64_t> lost_calls;  // the pending calls of calls that the channel has lost
+  std::vector<uint64_t> lost_calls;  // the pending calls that the failed channel has ended
   uint64_t announcements = 0;
   uint64_t waits = 0;  // of the sender
   std::vector<std::string> breaks;
@@ -101,6 +101,7 @@ class ChannelRig final : public internal::ChannelLink, public internal::Receiver
   std::function<void()> on_obtain;       // called while the sender obtains chunks
   std::function<void()> on_wait;         // called once, while the sender waits
   std::function<void()> on_push;         // called when the receiver pushes a count
+  uint64_t pushes_to_fail = 0;           // of the next pushes
   std::function<void()> on_drain_later;  // called when the sender asks for the drain thread
   bool grants_late = false;              // requests for chunks are not answered while this is set
 
@@ -120,9 +121,11 @@ class ChannelRig final : public internal::ChannelLink, public internal::Receiver
     drain_wanted = true;
   }
   void tell_waiters() override { ++told; }
-  void lost(uint64_t awaited, const absl::Status& why) override {
+  void carries(uint64_t awaited) override { carried_.push_back(awaited); }
+  void lost(const absl::Status& why) override {
     EXPECT_FALSE(why.ok());
-    lost_calls.push_back(awaited);
+    lost_calls.insert(lost_calls.end(), carried_.begin(), carried_.end());
+    carried_.clear();
   }
   absl::StatusOr<RDMAMemory> allocate(size_t bytes) override;
   void free(RDMAMemory&& memory) override;
@@ -130,7 +133,7 @@ class ChannelRig final : public internal::ChannelLink, public internal::Receiver
   // ---- ReceiverBackend
   Taken take_chunks(uint32_t count, std::vector<std::span<std::byte>>& chunks) override;
   void replaced(std::span<std::byte> chunk) override;
-  void push(uint64_t consumed_chunks) override;
+  [[nodiscard]] bool push(uint64_t consumed_chunks) override;
   void finished(const NotifyTarget* notify, const IncomingCall& call,
                 const std::string& result) override;
   void broken(std::string_view why) override;
@@ -152,6 +155,7 @@ class ChannelRig final : public internal::ChannelLink, public internal::Receiver
   void poll();
 
   uint64_t seen_ = 0;  // number of announcements received
+  std::vector<uint64_t> carried_;
   const RigOptions rig_;
   const MessengerOptions options_;
   std::shared_ptr<void> fabric_;
