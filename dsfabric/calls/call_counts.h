@@ -16,11 +16,17 @@ class CallCounts {
  public:
   explicit CallCounts(uint32_t size) : counts_(size) {}
 
+  // Allocates the counts of process `rank`: begin() and end() then do not allocate, so that no
+  // count is lost for want of memory. Called before the first call to or from the process. Throws
+  // std::bad_alloc.
+  void reserve(uint32_t rank) { static_cast<void>(counts_.get(rank)); }
   // Counts a call to `rank` as begun. Called before the call can run anywhere. So, summed over all
-  // processes, ended never exceeds begun.
+  // processes, ended never exceeds begun. Throws std::bad_alloc unless the counts are reserved, and
+  // then has not counted.
   void begin(uint32_t rank) { counts_.get(rank).begun.fetch_add(1, std::memory_order_seq_cst); }
   // Counts a call as ended. Called when a call from `rank` has ended here and every call that it
-  // caused was begun, or when a call to `rank` could not be sent.
+  // caused was begun, or when a call to `rank` could not be sent. Requires: reserve() or begin()
+  // was called for `rank`. Does not allocate.
   void end(uint32_t rank) { counts_.get(rank).ended.fetch_add(1, std::memory_order_seq_cst); }
 
   [[nodiscard]] uint64_t begun(uint32_t rank) const {

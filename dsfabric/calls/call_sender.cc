@@ -2,6 +2,7 @@
 
 #include <cstring>
 #include <memory>
+#include <new>
 #include <string>
 
 #include "dsfabric/calls/running_call.h"
@@ -53,10 +54,18 @@ absl::Status CallSender::send(uint32_t rank, uint32_t destination, const Outgoin
                              workers_.this_thread_id()};
   const TraceScope trace("dsfabric", "send", "bytes", call.total());
   counts_.begin(rank);
-  absl::Status sent = rank == job_.rank() ? send_local(header, call, when_full)
-                                          : send_remote(rank, header, call, when_full);
+  absl::Status sent;
+  std::unique_ptr<OwnMessage> own;  // of a call to this process
+  try {
+    sent = rank == job_.rank() ? buffer_own(header, call, when_full, own)
+                               : send_remote(rank, header, call, when_full);
+  } catch (...) {  // no memory: the call is not accepted
+    counts_.end(rank);
+    throw;
+  }
   if (sent.ok()) {
     calls_sent_.fetch_add(1, std::memory_order_relaxed);
+    if (own != nullptr) runner_.deliver(own.release());
   } else {
     counts_.end(rank);
   }
@@ -166,8 +175,8 @@ bool CallSender::reserve_buffer(const OutgoingCall& call) {
   return true;
 }
 
-absl::Status CallSender::send_local(const MessageHeader& header, const OutgoingCall& call,
-                                    WhenFull when_full) {
+absl::Status CallSender::buffer_own(const MessageHeader& header, const OutgoingCall& call,
+                                    WhenFull when_full, std::unique_ptr<OwnMessage>& message) {
   if (!reserve_buffer(call)) [[unlikely]] {
     credit_waits_.fetch_add(1, std::memory_order_relaxed);
     if (when_full != WhenFull::kRetry || this_running_call.fabric != nullptr) {
@@ -185,12 +194,16 @@ absl::Status CallSender::send_local(const MessageHeader& header, const OutgoingC
         },
         kForever));
   }
-  auto message = std::make_unique<OwnMessage>(sizeof header + call.total(), job_.rank());
+  try {
+    message = std::make_unique<OwnMessage>(sizeof header + call.total(), job_.rank());
+  } catch (const std::bad_alloc&) {
+    workers_.buffered().release(sizeof header + call.total());
+    throw;
+  }
   std::memcpy(message->bytes, &header, sizeof header);
   call.write(message->bytes + sizeof header);
   if (trace_enabled()) [[unlikely]]
     message->arrow = begin_own_arrow(job_.rank());
-  runner_.deliver(message.release());
   return absl::OkStatus();
 }
 

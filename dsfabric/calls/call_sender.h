@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -91,8 +92,9 @@ class CallSender {
  private:
   [[nodiscard]] absl::Status send_remote(uint32_t rank, const MessageHeader& header,
                                          const OutgoingCall& call, WhenFull when_full);
-  [[nodiscard]] absl::Status send_local(const MessageHeader& header, const OutgoingCall& call,
-                                        WhenFull when_full);
+  // Makes the message of a call to this process, which is to be delivered.
+  [[nodiscard]] absl::Status buffer_own(const MessageHeader& header, const OutgoingCall& call,
+                                        WhenFull when_full, std::unique_ptr<OwnMessage>& message);
   // Waits until the connection has credit for the message, and runs calls meanwhile.
   [[nodiscard]] absl::StatusOr<Connection::Sent> send_after_wait(Connection& connection,
                                                                  const MessageHeader& header,

@@ -32,11 +32,19 @@ class ControlTraffic {
   bool sending(uint32_t rank, Send&& send) {
     Count& count = counts_.get(rank);
     count.ended.fetch_add(1, std::memory_order_seq_cst);
-    const bool accepted = send();
+    bool accepted = false;
+    try {
+      accepted = send();
+    } catch (...) {  // no memory: the call is not accepted
+      count.begun.fetch_add(1, std::memory_order_seq_cst);
+      throw;
+    }
     count.begun.fetch_add(1, std::memory_order_seq_cst);
     if (accepted) count.ended.fetch_sub(1, std::memory_order_seq_cst);
     return accepted;
   }
+  // As CallCounts::reserve(): arrived() then does not allocate.
+  void reserve(uint32_t rank) { static_cast<void>(counts_.get(rank)); }
   // Called by the running control call: counts it as ended.
   void arrived(uint32_t rank) { counts_.get(rank).ended.fetch_add(1, std::memory_order_seq_cst); }
 

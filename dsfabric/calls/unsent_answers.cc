@@ -11,8 +11,11 @@ namespace cariama::internal {
 void UnsentAnswers::add(UnsentAnswer answer) {
   const uint32_t to = answer.to;
   const std::lock_guard lock(mutex_);
-  answers_.push_back(std::move(answer));
+  // Either may find no memory. An answer that is kept was counted as begun.
+  std::list<UnsentAnswer> kept;
+  kept.push_back(std::move(answer));
   counts_.begin(to);
+  answers_.splice(answers_.end(), kept);
   any_.store(true, std::memory_order_release);
 }
 

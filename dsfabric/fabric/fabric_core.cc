@@ -44,7 +44,9 @@ FabricCore::FabricCore(std::unique_ptr<FabricJob> job)
       transfers_(*job_, workers_),
       pulls_(*job_, memory_, workers_, counts_, sender_, answers_),
       dispatch_(*job_, ports_, workers_, counts_, answers_, pulls_, transfers_, rejected_),
-      shutdown_(*job_, peers_, counts_, sources_) {}
+      shutdown_(*job_, peers_, counts_, sources_) {
+  counts_.reserve(job_->rank());
+}
 
 absl::StatusOr<std::unique_ptr<FabricCore>> FabricCore::create(const FabricOptions& options,
                                                                std::unique_ptr<Bootstrap> bootstrap,
@@ -71,6 +73,7 @@ absl::StatusOr<std::unique_ptr<FabricCore>> FabricCore::create(const FabricOptio
 absl::Status FabricCore::start(Fabric* fabric, const BrokerMaker& broker_of) {
   const TraceScope trace("dsfabric", "start fabric");
   job_->set_fabric(fabric);
+  control_ = &attachments_.get<ControlTraffic>(*fabric);
   name_in_trace(*job_);
   auto statistics = JobStatistics::start(*job_);
   if (!statistics.ok()) return statistics.status();
@@ -190,6 +193,11 @@ CounterSet::Values FabricCore::counters() {
 }
 
 // ---- PortListener -------------------------------------------------------------------------------
+
+void FabricCore::connecting(uint32_t rank) {
+  counts_.reserve(rank);
+  control_->reserve(rank);
+}
 
 void FabricCore::event_arrived(uint32_t from, uint32_t immediate) {
   if ((immediate & CallSender::kCallSourceEvent) == 0) {

@@ -52,6 +52,7 @@
 #include "dsfabric/calls/call_counts.h"
 #include "dsfabric/calls/call_sender.h"
 #include "dsfabric/calls/call_sources.h"
+#include "dsfabric/calls/control_traffic.h"
 #include "dsfabric/calls/dispatch.h"
 #include "dsfabric/calls/pulls.h"
 #include "dsfabric/calls/rejected_calls.h"
@@ -103,6 +104,7 @@ class FabricCore final : private PortListener, private PeerListener, private Cal
   void stop_threads();
 
   // PortListener
+  void connecting(uint32_t rank) override;
   void message_arrived(ArrivedMessage* message) override { dispatch_.deliver(message); }
   void event_arrived(uint32_t from, uint32_t immediate) override;
   void connection_failed(uint32_t rank, const absl::Status& reason) override {
@@ -133,6 +135,7 @@ class FabricCore final : private PortListener, private PeerListener, private Cal
   CallSender sender_;
   Answers answers_;
   Attachments attachments_;
+  ControlTraffic* control_ = nullptr;  // an attachment; set before the first connection
   CallSources sources_;
   AwaitedTransfers transfers_;
   Pulls pulls_;

@@ -186,6 +186,7 @@ void Ports::destroy(Connection* connection) {
 }
 
 absl::StatusOr<Ports::OwnedConnection> Ports::make_connection(uint32_t rank) {
+  listener_.connecting(rank);
   auto anywhere = memory_.allocator(kAnyNode);
   if (!anywhere.ok()) return anywhere.status();
   const Port& port = port_to(rank);

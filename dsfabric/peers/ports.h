@@ -47,6 +47,9 @@ namespace cariama::internal {
 // a function of the listener.
 class PortListener {
  public:
+  // Called before a connection to `rank` is created: allocates what the arrivals of calls from that
+  // process need without fail. Throws std::bad_alloc; then no connection is created.
+  virtual void connecting(uint32_t rank) = 0;
   // The listener owns the message until it calls Ports::finish().
   virtual void message_arrived(ArrivedMessage* message) = 0;
   // An event arrived as immediate data: see Connection::wake().

@@ -81,16 +81,17 @@ void Runtime::channel_broken(Rank rank, uint64_t serial, uint64_t consumed_bytes
   for (auto& one : channels_to(rank)) {
     if (one->serial() == serial) channel = std::move(one);
   }
+  const absl::Status why = malformed_data(fabric_.label(rank));
+  // First: afterwards accepted_bytes() does not count deferred calls, which are lost.
+  if (channel != nullptr) channel->sender().close(why);
   {
     const std::lock_guard lock(mutex_);
     const auto found = broken_.find(serial);
-    // The peer may report anything: only a channel to it, and at most what that has accepted.
+    // The peer may report anything: only a channel to it counts.
     if (channel == nullptr && (found == broken_.end() || found->second.rank != rank)) return;
     BrokenChannel& broken = broken_.try_emplace(serial, BrokenChannel{rank, {}, {}}).first->second;
     if (!broken.consumed.has_value()) broken.consumed = consumed_bytes;
   }
-  const absl::Status why = malformed_data(fabric_.label(rank));
-  if (channel != nullptr) channel->sender().close(why);
   // Also the calls of a channel that its messenger has shut down.
   fail_calls_of_channel(fabric_, rank, serial, why);
   tell_waiters(fabric_);
