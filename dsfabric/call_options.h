@@ -22,7 +22,8 @@ inline constexpr Notification RemoteNotify = Notification::kConsumed;
 // a process waits for the connection to it, at most FabricOptions::timeout.
 enum class WhenFull : uint8_t {
   kFail,   // returns RESOURCE_EXHAUSTED, or DEADLINE_EXCEEDED after such a wait; nothing was sent
-  kRetry,  // waits for room, and runs incoming calls meanwhile
+  kRetry,  // waits for room, at most FabricOptions::retry_timeout, and runs incoming calls
+           // meanwhile
   kRetryAsync,  // defers the call: the sender sends it later, in order. Beyond the limit of
                 // deferred bytes, and for a call within the process: as kFail
 };

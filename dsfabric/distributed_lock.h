@@ -4,7 +4,7 @@
 //   DistributedLock lock(memory, *word);                     // in every thread that uses it
 //   absl::Status held = lock.acquire(deadline);
 //   ...
-//   lock.release();
+//   lock.release(deadline);
 //
 // The word is 0, or names the holder. So a waiter detects that the holder is dead, and acquire()
 // returns an error instead of waiting forever. A waiter may die or give up at any moment without
@@ -20,6 +20,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -35,7 +36,9 @@ class CARIAMA_DSFABRIC_EXPORT DistributedLock {
  public:
   // Requires: `word` was zero at first, is the same for all users, and is used for nothing else.
   DistributedLock(GlobalMemory& memory, global_ptr<uint64_t> word);
-  // Releases the lock if it is held. Waits for an attempt that acquire() has left in flight.
+  // Releases the lock if it is held. Waits for an operation on the word that has been left in
+  // flight, and for the release, at most FabricOptions::timeout in all: afterwards, if the owner of
+  // the word is stopped, the word may name this process until its end.
   ~DistributedLock();
   DistributedLock(const DistributedLock&) = delete;
   DistributedLock& operator=(const DistributedLock&) = delete;
@@ -47,20 +50,24 @@ class CARIAMA_DSFABRIC_EXPORT DistributedLock {
   // is dead), FAILED_PRECONDITION (this object holds the lock already).
   [[nodiscard]] absl::Status acquire(Deadline deadline);
   // Attempts once to take the lock. Returns true if this object now holds it. Blocks for one atomic
-  // on the word, not for the holder. Errors: as acquire(), without DEADLINE_EXCEEDED.
-  [[nodiscard]] absl::StatusOr<bool> try_acquire();
+  // on the word, not for the holder. Errors: as acquire(); DEADLINE_EXCEEDED names the owner of the
+  // word.
+  [[nodiscard]] absl::StatusOr<bool> try_acquire(Deadline deadline);
 
   // Takes the lock from a dead holder that acquire() has reported, so that the caller can repair
   // the data that the holder left half modified. Returns false if another waiter was faster or the
   // holder lives: call acquire() again. Blocks for two operations on the word. Errors: UNAVAILABLE
-  // (the owner of the word is dead).
-  [[nodiscard]] absl::StatusOr<bool> take_over();
+  // (the owner of the word is dead), DEADLINE_EXCEEDED (names the owner of the word; an attempt may
+  // still succeed, as for acquire()).
+  [[nodiscard]] absl::StatusOr<bool> take_over(Deadline deadline);
 
   // Releases the lock. Blocks for one atomic on the word. Errors: UNAVAILABLE (the owner of the
   // word is dead), RESOURCE_EXHAUSTED (inside of a call: the release cannot be sent now),
-  // FAILED_PRECONDITION (this object does not hold the lock; or the word has another value, because
-  // other code has written it). After the first two this object still holds the lock.
-  absl::Status release();
+  // DEADLINE_EXCEEDED (names the owner of the word, which may still execute the release: the next
+  // call of release() returns its result), FAILED_PRECONDITION (this object does not hold the lock;
+  // or the word has another value, because other code has written it). After the first three
+  // held() still returns true.
+  absl::Status release(Deadline deadline);
   [[nodiscard]] bool held() const { return held_; }
 
  private:
@@ -69,16 +76,28 @@ class CARIAMA_DSFABRIC_EXPORT DistributedLock {
   [[nodiscard]] static Rank rank_of(uint64_t holder) {
     return static_cast<uint32_t>(holder >> 32) - 1;
   }
-  [[nodiscard]] absl::StatusOr<uint64_t> attempt(uint64_t expected, Deadline deadline);
+  // Replaces `expected` by `desired` in the word; if an earlier change is in flight, waits for that
+  // one instead. Returns the value before the change, and updates held_. After DEADLINE_EXCEEDED
+  // change_ is set if a change is in flight.
+  [[nodiscard]] absl::StatusOr<uint64_t> attempt(uint64_t expected, uint64_t desired,
+                                                 Deadline deadline);
   [[nodiscard]] absl::Status check_holder(uint64_t holder) const;
+  // Returns DEADLINE_EXCEEDED: process `rank` was late.
+  [[nodiscard]] absl::Status late(std::string_view what, Rank rank) const;
+  [[nodiscard]] absl::Status owner_is_late() const;
   void look_for_life(uint64_t holder) const;
+
+  struct Change {
+    uint64_t expected;
+    uint64_t desired;
+  };
 
   GlobalMemory& memory_;
   const global_ptr<uint64_t> word_;
   const uint64_t self_;
   bool held_ = false;
-  GlobalValue<uint64_t> in_flight_;  // an attempt whose result has not arrived
-  std::optional<uint64_t> expected_in_flight_;
+  GlobalValue<uint64_t> in_flight_;  // the result of change_
+  std::optional<Change> change_;     // a change whose result has not arrived
 };
 
 }  // namespace cariama

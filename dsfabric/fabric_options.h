@@ -107,6 +107,11 @@ struct FabricOptions {
   std::function<RegistrationOptions()> registration{};
   // Time limit for making a connection, and for each collective step of set-up. More than 0.
   std::chrono::milliseconds timeout{30'000};
+  // If not zero: after this time a call with Retry (the default) that still finds no room at its
+  // destination returns DEADLINE_EXCEEDED and is not sent; also one of a messenger. So a thread
+  // does not wait longer for a process that is stopped, or that does not run its calls. Zero: the
+  // call waits until there is room, or until the destination's process fails.
+  std::chrono::milliseconds retry_timeout{0};
   // Interval at which a sleeping service thread wakes to detect failures, to give a sign of life
   // and to retry deferred work. The arrival of calls does not depend on it. Must be
   // more than 0. With service_threads == 0 it may be 0: then at each poll.

@@ -69,7 +69,7 @@ void in_turn(Fabric& fabric, const std::function<void()>& print) {
   DistributedLock lock(*memory, word);
   check(lock.acquire(deadline));
   print();
-  check(lock.release());
+  check(lock.release(deadline));
 
   check(all.barrier(deadline));
   if (fabric.rank() == 0) memory->free(word);

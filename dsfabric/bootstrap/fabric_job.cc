@@ -139,7 +139,8 @@ absl::StatusOr<std::unique_ptr<FabricJob>> FabricJob::join(const FabricOptions& 
   const int64_t least_heartbeat = options.service_threads == 0 ? 0 : 1;
   for (const auto& [name, value, least] :
        {std::tuple("heartbeat", options.heartbeat, least_heartbeat),
-        {"timeout", options.timeout, int64_t{1}}}) {
+        {"timeout", options.timeout, int64_t{1}},
+        {"retry_timeout", options.retry_timeout, int64_t{0}}}) {
     if (value.count() >= least) continue;
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
                       absl::StrCat("FabricOptions::", name, " is ", value.count(), " ms"),

@@ -8,6 +8,7 @@
 
 #include "dsfabric/internal/call_failures.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/peer_remedy.h"
 
 namespace cariama {
 namespace {
@@ -80,6 +81,14 @@ void note_exception(IncomingCall& call) noexcept {
 
 std::string describe_exception(const std::string& type, const std::string& text) {
   return text.empty() ? type : type + ": " + text;
+}
+
+absl::Status no_room_in_time(const std::string& label) {
+  return make_error(
+      absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+      label + " had no room for a call in time; the call was not sent",
+      "let it run its calls, raise FabricOptions::retry_timeout, or use RetryAsync; " +
+          std::string(peer_remedy(PeerRemedy::kSilent)));
 }
 
 absl::Status unreadable_result() {

@@ -1,11 +1,14 @@
 #include "dsfabric/calls/call_sender.h"
 
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <new>
 #include <string>
 
 #include "dsfabric/calls/running_call.h"
+#include "dsfabric/internal/call_failures.h"
+#include "dsfabric/peers/connect_deadline.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/trace_clock.h"
 #include "dtutils/trace.h"
@@ -21,6 +24,12 @@ uint64_t begin_own_arrow(uint32_t rank) {
   const uint64_t id = trace_arrow_id(~uint64_t{rank}, calls.fetch_add(1));
   trace_arrow_begin("dsfabric", "call", id);
   return id;
+}
+
+// Returns the end of the wait of a call with Retry that begins now.
+Deadline retry_deadline(const FabricOptions& options) {
+  const std::chrono::milliseconds time = options.retry_timeout;
+  return ScopedConnectDeadline::earlier_of(time.count() == 0 ? kForever : deadline_after(time));
 }
 
 }  // namespace
@@ -124,16 +133,20 @@ absl::StatusOr<Connection::Sent> CallSender::send_after_wait(Connection& connect
   const TraceScope trace("dsfabric", "stall: no credit", "rank", connection.rank());
   const uint32_t index = workers_.this_worker();
   Connection::Sent sent = Connection::Sent::kNoCredit;
-  static_cast<void>(wait_until(
+  const bool in_time = wait_until(
       [&] {
-        if (job_.options().service_threads == 0) runner_.progress();
-        if (index != kNoThread) runner_.process_own_calls(index, kSendBatch);
+        {
+          const ScopedConnectDeadline of_other_calls{ScopedConnectDeadline::Lift()};
+          if (job_.options().service_threads == 0) runner_.progress();
+          if (index != kNoThread) runner_.process_own_calls(index, kSendBatch);
+        }
         sent = connection.send(header, call);
         return sent != Connection::Sent::kNoCredit || peers_.is_failed(connection.rank()) ||
                job_.lifecycle().is_closed();
       },
-      kForever));
+      retry_deadline(job_.options()));
   if (sent != Connection::Sent::kNoCredit) return sent;
+  if (!in_time) return no_room_in_time(job_.label(connection.rank()));
   absl::Status failed = peers_.status(connection.rank());
   return failed.ok() ? job_.lifecycle().closed_error() : failed;
 }
@@ -187,12 +200,16 @@ absl::Status CallSender::buffer_own(const MessageHeader& header, const OutgoingC
     }
     const TraceScope trace("dsfabric", "stall: buffered calls of this process");
     const uint32_t index = workers_.this_worker();
-    static_cast<void>(wait_until(
+    const bool in_time = wait_until(
         [&] {
-          if (index != kNoThread) runner_.process_own_calls(index, kSendBatch);
+          if (index != kNoThread) {
+            const ScopedConnectDeadline of_other_calls{ScopedConnectDeadline::Lift()};
+            runner_.process_own_calls(index, kSendBatch);
+          }
           return reserve_buffer(call);
         },
-        kForever));
+        retry_deadline(job_.options()));
+    if (!in_time) return no_room_in_time(job_.label(job_.rank()));
   }
   try {
     message = std::make_unique<OwnMessage>(sizeof header + call.total(), job_.rank());

@@ -5,6 +5,8 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <string_view>
+#include <utility>
 
 #include "dsfabric/bootstrap/fabric_job.h"
 #include "dsfabric/calls/fabric_parts.h"
@@ -44,30 +46,44 @@ DistributedLock::DistributedLock(GlobalMemory& memory, global_ptr<uint64_t> word
     : memory_(memory), word_(word), self_(new_holder(memory.fabric())) {}
 
 DistributedLock::~DistributedLock() {
-  if (expected_in_flight_) static_cast<void>(attempt(0, kForever));
-  if (held_) static_cast<void>(release());
+  const Deadline deadline = deadline_after(memory_.fabric().options().timeout);
+  if (change_) static_cast<void>(attempt(0, self_, deadline));
+  if (held_) static_cast<void>(release(deadline));
 }
 
-absl::StatusOr<uint64_t> DistributedLock::attempt(uint64_t expected, Deadline deadline) {
+absl::StatusOr<uint64_t> DistributedLock::attempt(uint64_t expected, uint64_t desired,
+                                                  Deadline deadline) {
   // This holds for a word in this process too: no other process can release the lock any more.
   const internal::Lifecycle& lifecycle = internal::job_of(memory_.fabric()).lifecycle();
-  if (lifecycle.is_closed()) return lifecycle.closed_error();
-  // If an earlier attempt is in flight, it counts instead: it may have taken the lock.
-  if (!expected_in_flight_) {
-    trace_instant("dsfabric", "try to take lock", "rank", word_.rank());
+  if (desired == self_ && lifecycle.is_closed()) return lifecycle.closed_error();
+  // If an earlier change is in flight, it counts instead: it may have taken the lock.
+  if (!change_) {
+    trace_instant("dsfabric", desired == self_ ? "try to take lock" : "release lock", "rank",
+                  word_.rank());
     const internal::ScopedConnectDeadline scope(deadline);
-    in_flight_ = memory_.compare_exchange(word_, expected, self_);
-    expected_in_flight_ = expected;
+    in_flight_ = memory_.compare_exchange(word_, expected, desired);
+    change_ = Change{expected, desired};
   }
   auto before = in_flight_.wait(deadline);
   if (!in_flight_.done()) return before;
   before = in_flight_.wait(kForever);  // done: returns immediately, also if the deadline was first
-  if (before.ok() && *before == *expected_in_flight_) {
-    held_ = true;
-    trace_instant("dsfabric", "lock taken", "rank", word_.rank());
+  const Change change = *std::exchange(change_, std::nullopt);
+  if (before.ok() && *before == change.expected) {
+    held_ = change.desired == self_;
+    if (held_) trace_instant("dsfabric", "lock taken", "rank", word_.rank());
   }
-  expected_in_flight_.reset();
   return before;
+}
+
+absl::Status DistributedLock::late(std::string_view what, Rank rank) const {
+  return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+                    std::string(what) + memory_.fabric().label(rank),
+                    internal::peer_remedy(internal::PeerRemedy::kSilent));
+}
+
+absl::Status DistributedLock::owner_is_late() const {
+  return late("the word of a distributed lock was not changed in time by its owner, ",
+              word_.rank());
 }
 
 absl::Status DistributedLock::check_holder(uint64_t holder) const {
@@ -90,43 +106,43 @@ void DistributedLock::look_for_life(uint64_t holder) const {
   static_cast<void>(service_call<RetryAsync>(memory_.fabric(), rank_of(holder), [] {}));
 }
 
-absl::StatusOr<bool> DistributedLock::try_acquire() {
+absl::StatusOr<bool> DistributedLock::try_acquire(Deadline deadline) {
   if (held_) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
                       "a distributed lock is not recursive, and this object holds it");
   }
-  auto before = attempt(0, kForever);
+  auto before = attempt(0, self_, deadline);
+  if (change_ && absl::IsDeadlineExceeded(before.status())) return owner_is_late();
   if (!before.ok()) return before.status();
   if (held_) return true;
+  if (*before == 0) return false;  // the result of an earlier take_over()
   if (absl::Status status = check_holder(*before); !status.ok()) return status;
   return false;
 }
 
 absl::Status DistributedLock::acquire(Deadline deadline) {
   Fabric& fabric = memory_.fabric();
-  if (held_) return try_acquire().status();
   const bool counted = fabric.options().service_threads == 0;
   const auto heartbeat = fabric.options().heartbeat;
   Deadline next_sign = deadline_after(heartbeat);
   std::chrono::microseconds pause = kFirstAttemptPause;
-  const auto late = [&](const std::string& what, Rank rank) {
-    return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
-                      "a distributed lock was not " + what + " in time by " + fabric.label(rank),
-                      internal::peer_remedy(internal::PeerRemedy::kSilent));
+  const auto not_released = [&](uint64_t holder) {
+    return late("a distributed lock was not released in time by ", rank_of(holder));
   };
+  if (held_) return try_acquire(deadline).status();
   std::optional<uint64_t> holder;
   while (true) {
-    auto before = attempt(0, deadline);
-    if (expected_in_flight_ && absl::IsDeadlineExceeded(before.status())) {
-      return holder ? late("released", rank_of(*holder))
-                    : late("read by the owner of its word", word_.rank());
+    auto before = attempt(0, self_, deadline);
+    if (change_ && absl::IsDeadlineExceeded(before.status())) {
+      return holder ? not_released(*holder) : owner_is_late();
     }
     if (!before.ok()) return before.status();
     if (held_) return absl::OkStatus();
+    if (*before == 0) continue;  // the result of an earlier take_over(): the word is free now
     if (absl::Status status = check_holder(*before); !status.ok()) return status;
     holder = *before;
     const Deadline now = std::chrono::steady_clock::now();
-    if (now >= deadline) return late("released", rank_of(*holder));
+    if (now >= deadline) return not_released(*holder);
     if (now >= next_sign) {
       const internal::ScopedConnectDeadline scope(deadline);
       look_for_life(*before);
@@ -139,27 +155,32 @@ absl::Status DistributedLock::acquire(Deadline deadline) {
   }
 }
 
-absl::StatusOr<bool> DistributedLock::take_over() {
+absl::StatusOr<bool> DistributedLock::take_over(Deadline deadline) {
   if (held_) return true;
-  auto holder = memory_.load(word_).wait(kForever);
+  auto load = [&] {
+    const internal::ScopedConnectDeadline scope(deadline);
+    return memory_.load(word_);
+  }();
+  auto holder = load.wait(deadline);
+  if (absl::IsDeadlineExceeded(holder.status())) return owner_is_late();
   if (!holder.ok()) return holder.status();
   if (*holder == 0) return false;
   if (!absl::IsUnavailable(check_holder(*holder))) return false;
-  auto before = attempt(*holder, kForever);
+  auto before = attempt(*holder, self_, deadline);
+  if (change_ && absl::IsDeadlineExceeded(before.status())) return owner_is_late();
   if (!before.ok()) return before.status();
   return held_;
 }
 
-absl::Status DistributedLock::release() {
+absl::Status DistributedLock::release(Deadline deadline) {
   if (!held_) {
     return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
                       "release() of a distributed lock that is not held");
   }
-  trace_instant("dsfabric", "release lock", "rank", word_.rank());
-  auto before = memory_.compare_exchange(word_, self_, 0).wait(kForever);
+  auto before = attempt(self_, 0, deadline);
+  if (change_ && absl::IsDeadlineExceeded(before.status())) return owner_is_late();
   if (!before.ok()) return before.status();
-  held_ = false;
-  if (*before == self_) return absl::OkStatus();
+  if (!std::exchange(held_, false)) return absl::OkStatus();
   return make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kOperation,
                     "a distributed lock was taken from its holder",
                     "use its word for nothing else");

@@ -21,6 +21,9 @@ namespace cariama::internal {
 // Returns the error of a result whose loading threw the exception that is being handled.
 [[nodiscard]] absl::Status unreadable_result();
 
+// Returns the error of a call with Retry whose destination `label` has made no room for it in time.
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status no_room_in_time(const std::string& label);
+
 // Returns OK if process `rank` may write `size` bytes to `target`, which a caller gave: `target` is
 // memory of that process, and is long enough. Error: INVALID_ARGUMENT.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status check_target(Rank rank,

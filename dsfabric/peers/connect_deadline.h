@@ -1,6 +1,7 @@
-// Passes the deadline of an operation to the connection that the operation may have to make.
-// Connecting to a process takes at most FabricOptions::timeout. An operation with an earlier
-// deadline must not wait longer for a process that is stopped.
+// Passes the deadline of an operation to the connection that the operation may have to make, and to
+// the call that it sends. Connecting to a process takes at most FabricOptions::timeout, and a call
+// with Retry waits for room at the receiver. An operation with an earlier deadline must not wait
+// longer for a process that is stopped.
 #ifndef CARIAMA_DSFABRIC_PEERS_CONNECT_DEADLINE_H_
 #define CARIAMA_DSFABRIC_PEERS_CONNECT_DEADLINE_H_
 
@@ -13,6 +14,7 @@ namespace cariama::internal {
 // While an object of this class lives, a connection attempt of its thread fails with
 // DEADLINE_EXCEEDED if the peer has not accepted the attempt by `deadline`. An attempt that the
 // peer has accepted continues, because beginning again would cost both processes new queue pairs.
+// A call of the thread that waits for room fails with DEADLINE_EXCEEDED at `deadline`.
 // Use a scope for the start of an operation, never for a wait, which may
 // run calls.
 class ScopedConnectDeadline {

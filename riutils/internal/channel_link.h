@@ -3,6 +3,7 @@
 #ifndef CARIAMA_RIUTILS_INTERNAL_CHANNEL_LINK_H_
 #define CARIAMA_RIUTILS_INTERNAL_CHANNEL_LINK_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -82,6 +83,9 @@ class ChannelLink {
   // Blocks until the condition holds or the deadline has passed; runs incoming calls meanwhile.
   // Returns true if the condition holds.
   [[nodiscard]] virtual bool wait(const std::function<bool()>& condition, Deadline deadline) = 0;
+  // Returns the limit of the time for which a call with Retry waits for room, or 0
+  // (FabricOptions::retry_timeout).
+  [[nodiscard]] virtual std::chrono::milliseconds retry_timeout() const { return {}; }
   // Makes a drain thread call RingSender::drain() repeatedly until it returns true.
   virtual void drain_later() = 0;
   // Returns the number of the channel in a trace, which its receiver knows too

@@ -50,6 +50,9 @@ class FabricChannel final : public OutgoingChannel,
   [[nodiscard]] absl::Status status() const override;
   [[nodiscard]] bool inside_call() const override;
   [[nodiscard]] bool wait(const std::function<bool()>& condition, Deadline deadline) override;
+  [[nodiscard]] std::chrono::milliseconds retry_timeout() const override {
+    return fabric_.options().retry_timeout;
+  }
   void drain_later() override;
   void tell_waiters() override;
   void carries(uint64_t awaited) override;

@@ -2,10 +2,13 @@
 
 #include <algorithm>
 #include <cassert>
+#include <chrono>
 #include <cstring>
+#include <optional>
 #include <string>
 #include <utility>
 
+#include "dsfabric/internal/call_failures.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/trace_clock.h"
 #include "dtutils/trace.h"
@@ -396,6 +399,7 @@ CallResult RingSender::send_slowly(const OutgoingCall& call, WhenNoRoom when, bo
   }
   const TellWaiters tell(*this);
   Lock lock(mutex_);
+  std::optional<Deadline> deadline;  // of the wait for room
   for (;;) {
     close_window();
     fail_transmitted();
@@ -467,7 +471,18 @@ CallResult RingSender::send_slowly(const OutgoingCall& call, WhenNoRoom when, bo
     const uint64_t deferred = backlog_.bytes();
     const TraceScope trace("riutils",
                            deferred != 0 ? "stall: deferred calls" : "stall: no free chunk");
-    unlocked(lock, [&] { return link_.wait([&] { return look_for_room(deferred); }, kForever); });
+    if (!deadline.has_value()) {
+      const std::chrono::milliseconds time = link_.retry_timeout();
+      deadline = time.count() == 0 ? kForever : deadline_after(time);
+    }
+    const bool in_time = unlocked(
+        lock, [&] { return link_.wait([&] { return look_for_room(deferred); }, *deadline); });
+    if (!in_time) {
+      close_window();  // incoming calls that this thread ran while it waited may have opened it
+      ++counts_.refused;
+      open_window();
+      return no_room_in_time(peer_);
+    }
   }
 }
 

@@ -43,11 +43,12 @@ TEST(CallCounts, ABeginningWithoutMemoryIsNotCounted) {
 // finalize() of the job waits until all calls that were begun have ended.
 TEST(CallCounts, ACallWithoutMemoryDoesNotCountAsBegun) {
   CARIAMA_SKIP_WITHOUT_FAILING_ALLOCATIONS();
-  std::atomic<int> ran{0};
+  static std::atomic<int> ran;
+  ran = 0;
   LocalJob job({.processes = 2});
-  job.run([&](Fabric& fabric, uint32_t) {
+  job.run([](Fabric& fabric, uint32_t) {
     const ThreadId self = fabric.thread_of(fabric.rank());
-    const auto count = [&ran = ran] { ++ran; };
+    const auto count = [] { ++ran; };
     {
       const FailAllocation fail(1);
       EXPECT_THROW(static_cast<void>(call(fabric, self, count)), std::bad_alloc);

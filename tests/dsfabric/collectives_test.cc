@@ -516,10 +516,10 @@ TEST(CollectivesAfterFinalize, SayThatTheFabricWasFinalized) {
     }
     expect_ended(detector.wait(kForever));
     expect_ended(lock.acquire(kForever));
-    expect_ended(lock.try_acquire().status());
-    expect_ended(lock.take_over().status());
+    expect_ended(lock.try_acquire(kForever).status());
+    expect_ended(lock.take_over(kForever).status());
     expect_ended(own.acquire(kForever));
-    expect_ended(own.try_acquire().status());
+    expect_ended(own.try_acquire(kForever).status());
     expect_ended(memory->rget(theirs).wait(kForever).status());
     expect_ended(memory->rput(1, theirs).wait(kForever));
     for (GlobalMemory* one : {memory.get(), by_owner.get()}) {
@@ -568,15 +568,15 @@ TEST(DistributedLockTest, AReleaseThatCannotStartMayBeRepeated) {
           fabric, 0,
           [](uint64_t lock, uint64_t status) {
             *reinterpret_cast<absl::Status*>(status) =
-                reinterpret_cast<DistributedLock*>(lock)->release();
+                reinterpret_cast<DistributedLock*>(lock)->release(soon());
           },
           reinterpret_cast<uint64_t>(&lock), reinterpret_cast<uint64_t>(&released)));
       EXPECT_TRUE(absl::IsResourceExhausted(released)) << released;
       EXPECT_TRUE(lock.held());
       refused = true;
-      must(lock.release());
+      must(lock.release(soon()));
       DistributedLock next(*memory, word);
-      EXPECT_TRUE(must(next.try_acquire()));
+      EXPECT_TRUE(must(next.try_acquire(soon())));
     }
     memory->free(word);
     over = true;

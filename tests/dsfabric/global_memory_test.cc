@@ -389,42 +389,149 @@ TEST(GlobalMemoryOfProcesses, IsMappedAndShared) {
   });
 }
 
-// The owner of the word executes the atomics of the lock, and is stopped. The attempt stays in
-// flight.
-TEST(DistributedLockDeadline, HoldsIfTheOwnerOfTheWordIsStopped) {
-  run_process_job(2, {}, [](Fabric& fabric) {
+// Continues a stopped process when it is destroyed. If a wait does not keep its deadline, continues
+// the process after 20 s, so that the test fails and does not hang.
+class StoppedProcess {
+ public:
+  explicit StoppedProcess(pid_t process)
+      : rescue_([this, process] {
+          const Deadline end = deadline_after(std::chrono::seconds(20));
+          while (!returned_ && std::chrono::steady_clock::now() < end) {
+            std::this_thread::sleep_for(std::chrono::milliseconds(10));
+          }
+          kill(process, SIGCONT);
+        }) {}
+  ~StoppedProcess() {
+    returned_ = true;
+    rescue_.join();
+  }
+  StoppedProcess(const StoppedProcess&) = delete;
+  StoppedProcess& operator=(const StoppedProcess&) = delete;
+
+ private:
+  std::atomic<bool> returned_{false};
+  std::thread rescue_;
+};
+
+// Runs `body(fabric, memory, word, owner)` in rank 0. Rank 1, process `owner`, owns the word and
+// executes the atomics of its lock.
+template <typename Body>
+void run_with_owner_of_word(const FabricOptions& options, const Body& body) {
+  run_process_job(2, options, [&](Fabric& fabric) {
     Collectives all(fabric);
     const auto memory = must(GlobalMemory::create(fabric, {.atomics = AtomicsBy::kOwner}));
     pid_t owner = getpid();
     must(all.broadcast(owner, 1, soon()));
     if (fabric.rank() == 0) {
-      const auto word = must(memory->allocate<uint64_t>(1, 1, soon()));
-      DistributedLock lock(*memory, word);
-      DistributedLock other(*memory, word);
-      must(lock.acquire(soon()));
-      must(lock.release());
-      ASSERT_TRUE(stop_process(owner, soon()));
-      // Ends a wait that does not keep its deadline.
-      std::atomic<bool> returned{false};
-      std::thread rescue([&] {
-        const Deadline end = deadline_after(std::chrono::seconds(20));
-        while (!returned && std::chrono::steady_clock::now() < end) {
-          std::this_thread::sleep_for(std::chrono::milliseconds(10));
-        }
-        kill(owner, SIGCONT);
-      });
-      const absl::Status late = lock.acquire(deadline_after(std::chrono::milliseconds(300)));
-      returned = true;
-      rescue.join();
-      EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded) << late;
-      EXPECT_THAT(late.ToString(), HasSubstr(fabric.label(1)));
-      // The owner has executed the attempt: the lock is taken, and acquire() returns that.
-      must(lock.acquire(soon()));
-      EXPECT_FALSE(must(other.try_acquire()));
-      must(lock.release());
-      must(other.acquire(soon()));
+      body(fabric, *memory, must(memory->allocate<uint64_t>(1, 1, soon())), owner);
     }
     must(all.barrier(soon()));
+  });
+}
+
+void expect_late(const absl::Status& late, const Fabric& fabric) {
+  EXPECT_EQ(late.code(), absl::StatusCode::kDeadlineExceeded) << late;
+  EXPECT_THAT(late.ToString(), HasSubstr(fabric.label(1)));
+}
+
+// The owner of the word is stopped. The attempt stays in flight.
+TEST(DistributedLockDeadline, HoldsIfTheOwnerOfTheWordIsStopped) {
+  run_with_owner_of_word(
+      {}, [](Fabric& fabric, GlobalMemory& memory, global_ptr<uint64_t> word, pid_t owner) {
+        DistributedLock lock(memory, word);
+        DistributedLock other(memory, word);
+        must(lock.acquire(soon()));
+        must(lock.release(soon()));
+        ASSERT_TRUE(stop_process(owner, soon()));
+        {
+          const StoppedProcess stopped(owner);
+          expect_late(lock.acquire(deadline_after(std::chrono::milliseconds(300))), fabric);
+        }
+        // The owner has executed the attempt: the lock is taken, and acquire() returns that.
+        must(lock.acquire(soon()));
+        EXPECT_FALSE(must(other.try_acquire(soon())));
+        must(lock.release(soon()));
+        must(other.acquire(soon()));
+      });
+}
+
+TEST(DistributedLockDeadline, HoldsForEveryOperation) {
+  run_with_owner_of_word(
+      {}, [](Fabric& fabric, GlobalMemory& memory, global_ptr<uint64_t> word, pid_t owner) {
+        DistributedLock lock(memory, word);
+        DistributedLock other(memory, word);
+        DistributedLock third(memory, word);
+        must(lock.acquire(soon()));
+        ASSERT_TRUE(stop_process(owner, soon()));
+        {
+          const StoppedProcess stopped(owner);
+          const auto soon_over = [] { return deadline_after(std::chrono::milliseconds(300)); };
+          expect_late(lock.release(soon_over()), fabric);
+          EXPECT_TRUE(lock.held());
+          expect_late(other.try_acquire(soon_over()).status(), fabric);
+          expect_late(third.take_over(soon_over()).status(), fabric);
+        }
+        // The owner executes the release first, then the attempt.
+        must(lock.release(soon()));
+        EXPECT_FALSE(lock.held());
+        EXPECT_TRUE(must(other.try_acquire(soon())));
+        must(other.release(soon()));
+      });
+}
+
+// All receive units of the stopped owner are full: the attempt cannot even be sent.
+TEST(DistributedLockDeadline, HoldsIfTheAttemptCannotBeSent) {
+  FabricOptions options;
+  options.receive_units = 4;
+  run_with_owner_of_word(
+      options, [](Fabric& fabric, GlobalMemory& memory, global_ptr<uint64_t> word, pid_t owner) {
+        DistributedLock lock(memory, word);
+        must(lock.acquire(soon()));
+        must(lock.release(soon()));
+        ASSERT_TRUE(stop_process(owner, soon()));
+        {
+          const StoppedProcess stopped(owner);
+          absl::Status sent;
+          while (sent.ok()) sent = service_call<Fail>(fabric, 1, [] {}).status();
+          EXPECT_TRUE(absl::IsResourceExhausted(sent)) << sent;
+          expect_late(lock.acquire(deadline_after(std::chrono::milliseconds(300))), fabric);
+        }
+        must(lock.acquire(soon()));
+        must(lock.release(soon()));
+      });
+}
+
+// A word that other code has written: an error, or the deadline.
+TEST(DistributedLockWord, OfAnotherMeaningIsAnError) {
+  LocalJob job({.processes = 2});
+  job.run([](Fabric& fabric, uint32_t) {
+    const auto memory = must(GlobalMemory::create(fabric));
+    const auto word = must(memory->allocate<uint64_t>(fabric.rank(), 1, soon()));
+    for (const uint64_t value : {uint64_t{1}, uint64_t{UINT32_MAX}, uint64_t{3} << 32,
+                                 uint64_t{1} << 63, UINT64_MAX, UINT64_MAX - 1}) {
+      must(memory->rput(value, word).wait(soon()));
+      DistributedLock lock(*memory, word);
+      EXPECT_TRUE(absl::IsFailedPrecondition(lock.acquire(soon()))) << value;
+      EXPECT_TRUE(absl::IsFailedPrecondition(lock.try_acquire(soon()).status())) << value;
+      EXPECT_FALSE(must(lock.take_over(soon()))) << value;
+      EXPECT_FALSE(lock.held());
+    }
+    // Locks that do not exist, of processes that live.
+    for (const uint64_t value : {uint64_t{1} << 32, uint64_t{2} << 32 | UINT32_MAX}) {
+      must(memory->rput(value, word).wait(soon()));
+      DistributedLock lock(*memory, word);
+      const absl::Status late = lock.acquire(deadline_after(std::chrono::milliseconds(50)));
+      EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+      EXPECT_FALSE(must(lock.try_acquire(soon())));
+      EXPECT_FALSE(must(lock.take_over(soon())));
+    }
+    must(memory->rput(0, word).wait(soon()));
+    DistributedLock lock(*memory, word);
+    must(lock.acquire(soon()));
+    must(memory->rput(UINT64_MAX, word).wait(soon()));
+    EXPECT_TRUE(absl::IsFailedPrecondition(lock.release(soon())));
+    EXPECT_FALSE(lock.held());
+    memory->free(word);
   });
 }
 
@@ -447,14 +554,14 @@ TEST(GlobalMemoryDeaths, EndLocksAndTransfers) {
     EXPECT_THAT(std::string(dead.message()), HasSubstr(fabric.label(1)));
     must(all.barrier(soon()));
     // One process takes the lock over; the other waits for its release.
-    const bool mine = must(lock.take_over());
+    const bool mine = must(lock.take_over(soon()));
     EXPECT_EQ(must(all.all_reduce(mine ? 1 : 0, std::plus<>(), soon())), 1);
     EXPECT_EQ(all.left_out(), std::vector<Rank>{1});
     if (mine) {
-      must(lock.release());
+      must(lock.release(soon()));
     } else {
       must(lock.acquire(soon()));
-      must(lock.release());
+      must(lock.release(soon()));
     }
     expect_dead(memory->rget(of_victim).wait(soon()).status(), fabric, 1);
     Future<void> end;

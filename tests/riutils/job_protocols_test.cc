@@ -534,7 +534,7 @@ TEST_F(JobTest, GlobalMemoryLosesNoUpdate) {
     // Not atomic: only the lock protects this update.
     const uint64_t value = must(memory->rget(words + 2).wait(soon()));
     must(memory->rput(value + 1, words + 2).wait(soon()));
-    must(lock.release());
+    must(lock.release(soon()));
   }
   must(memory->rput(uint64_t{100} + job->me(), words + 8 + static_cast<int>(job->me()))
            .wait(soon()));

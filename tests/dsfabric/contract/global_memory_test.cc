@@ -432,7 +432,7 @@ TEST_P(GlobalMemoryContract, ALockIsHeldByOne) {
     const global_ptr<uint64_t> word(place[0]);
     const global_ptr<uint64_t> counter = word + 1;
     DistributedLock lock(*memory, word);
-    EXPECT_EQ(lock.release().code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(lock.release(soon()).code(), absl::StatusCode::kFailedPrecondition);
     for (uint64_t i = 0; i < kRounds; ++i) {
       must(lock.acquire(soon()));
       EXPECT_EQ(inside.fetch_add(1), 0);
@@ -441,12 +441,12 @@ TEST_P(GlobalMemoryContract, ALockIsHeldByOne) {
       const uint64_t value = must(memory->rget(counter).wait(soon()));
       must(memory->rput(value + 1, counter).wait(soon()));
       EXPECT_EQ(inside.fetch_sub(1), 1);
-      must(lock.release());
+      must(lock.release(soon()));
     }
     ++done;
     ASSERT_TRUE(fabric.wait_polling([&] { return done >= 6; }, soon()));
     EXPECT_EQ(must(memory->rget(counter).wait(soon())), 6 * kRounds);
-    EXPECT_TRUE(must(lock.try_acquire()) || !lock.held());
+    EXPECT_TRUE(must(lock.try_acquire(soon())) || !lock.held());
   });
 }
 

@@ -188,7 +188,7 @@ absl::Status take_locks(SweepMember& member) {
     for (int round = 0; step.ok() && round < 10; ++round) {
       absl::Status acquired = lock.acquire(soon());
       if (absl::IsUnavailable(acquired)) {
-        static_cast<void>(step(lock.take_over()));
+        static_cast<void>(step(lock.take_over(soon())));
         if (!lock.held()) acquired = lock.acquire(soon());
       }
       if (!lock.held()) step(acquired);
@@ -198,7 +198,7 @@ absl::Status take_locks(SweepMember& member) {
       if (step.ok()) step.check(value >= written, "a value under the lock is lost");
       written = ++value;
       step((*memory)->put(std::span(&std::as_const(value), 1), words + 1, soon()));
-      step(lock.release());
+      step(lock.release(soon()));
     }
   }
   return step.status();
