@@ -5,9 +5,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
+#include <cstdio>
 #include <cstdlib>
 #include <list>
 #include <mutex>
+#include <new>
 #include <set>
 #include <thread>
 #include <utility>
@@ -19,8 +22,10 @@
 #include "dsfabric/bootstrap/sockets.h"
 #include "dsfabric/peers/broker_wire.h"
 #include "dsfabric/peers/connect_deadline.h"
+#include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/boot_id.h"
+#include "dtutils/internal/exception_error.h"
 #include "dtutils/internal/local_socket.h"
 #include "dtutils/internal/socket_errors.h"
 #include "dtutils/internal/start_thread.h"
@@ -31,6 +36,8 @@ namespace {
 constexpr std::string_view kAddressKey = "cariama/broker";
 // Time limit of a connection for the handshake and the request, and again for taking the answer.
 constexpr std::chrono::seconds kClientPatience{10};
+// After a step that found no memory, so that the thread does not spin.
+constexpr std::chrono::milliseconds kMemoryPause{10};
 // Maximum number of connections served at the same time: a few per process, and some more. When the
 // limit is reached, the oldest connection that has not passed the handshake is dropped. So idle
 // connections without the secret cannot use up the limit for peers.
@@ -192,33 +199,64 @@ class SocketBroker final : public Broker {
     return absl::OkStatus();
   }
 
+  // Without memory for a step the connection that needs it ends, or the step is done again, and the
+  // other connections continue.
   void serve() {
-    while (true) {
-      std::vector<pollfd> entries{{stop_.get(), POLLIN, 0}};
-      const bool room =
-          incoming_.size() < max_incoming_ || find_unauthenticated() != incoming_.end();
-      for (const FileDescriptor& listener : listeners_) {
-        entries.push_back({room ? listener.get() : -1, POLLIN, 0});
-      }
-      Deadline next = kForever;
-      for (const Incoming& one : incoming_) {
-        const short events = one.outgoing.empty() ? POLLIN : POLLOUT;
-        entries.push_back({one.socket.get(), events, 0});
-        next = std::min(next, one.deadline);
-      }
-      if (poll_open(entries, poll_timeout(next)) < 0) continue;
-      if (entries[0].revents != 0) return;
-      if (!spare_.valid()) spare_ = spare_descriptor();
-      size_t at = 1 + listeners_.size();
-      for (Incoming& one : incoming_) {
-        if (entries[at++].revents != 0) advance(one);
-        if (std::chrono::steady_clock::now() >= one.deadline) one.socket.reset();
-      }
-      incoming_.remove_if([](const Incoming& one) { return !one.socket.valid(); });
-      for (size_t i = 0; i < listeners_.size(); ++i) {
-        if (entries[1 + i].revents != 0) accept_all(listeners_[i].get());
-      }
+    bool stops = false;
+    while (!stops) {
+      if (!has_memory_for([&] { stops = !serve_once(); }))
+        std::this_thread::sleep_for(kMemoryPause);
     }
+  }
+
+  // Runs `step`. Returns false if it has found no memory, which is reported.
+  template <typename Step>
+  static bool has_memory_for(const Step& step) {
+    try {
+      step();
+      return true;
+    } catch (const std::bad_alloc&) {
+      report_missing_memory();
+      return false;
+    }
+  }
+  static void report_missing_memory() noexcept {
+    try {
+      report_once("dsfabric.broker.memory",
+                  "this process lacks memory to answer another one that connects to it",
+                  "raise ulimit -v and -d");
+    } catch (const std::bad_alloc&) {
+      std::fputs("cariama: no memory to answer a process that connects\n", stderr);
+    }
+  }
+
+  // Serves what is ready. Returns false after stop().
+  bool serve_once() {
+    std::vector<pollfd> entries{{stop_.get(), POLLIN, 0}};
+    const bool room = incoming_.size() < max_incoming_ || find_unauthenticated() != incoming_.end();
+    for (const FileDescriptor& listener : listeners_) {
+      entries.push_back({room ? listener.get() : -1, POLLIN, 0});
+    }
+    Deadline next = kForever;
+    for (const Incoming& one : incoming_) {
+      const short events = one.outgoing.empty() ? POLLIN : POLLOUT;
+      entries.push_back({one.socket.get(), events, 0});
+      next = std::min(next, one.deadline);
+    }
+    if (poll_open(entries, poll_timeout(next)) < 0) return true;
+    if (entries[0].revents != 0) return false;
+    if (!spare_.valid()) spare_ = spare_descriptor();
+    size_t at = 1 + listeners_.size();
+    for (Incoming& one : incoming_) {
+      const bool is_ready = entries[at++].revents != 0;
+      if (is_ready && !has_memory_for([&] { advance(one); })) one.socket.reset();
+      if (std::chrono::steady_clock::now() >= one.deadline) one.socket.reset();
+    }
+    incoming_.remove_if([](const Incoming& one) { return !one.socket.valid(); });
+    for (size_t i = 0; i < listeners_.size(); ++i) {
+      if (entries[1 + i].revents != 0) accept_all(listeners_[i].get());
+    }
+    return true;
   }
 
   std::list<Incoming>::iterator find_unauthenticated() {
@@ -282,7 +320,13 @@ class SocketBroker final : public Broker {
   }
 
   void answer(Incoming& one) {
-    absl::StatusOr<std::string> answer = handler_(one.handshake.peer(), one.request.frame().bytes);
+    absl::StatusOr<std::string> answer = std::string();
+    try {
+      answer = handler_(one.handshake.peer(), one.request.frame().bytes);
+    } catch (const std::bad_alloc& error) {
+      report_missing_memory();
+      answer = exception_error(error, "answering a request to connect", {});
+    }
     if (answer.ok() && answer->size() > BrokerFrame::kMaxBytes) {
       answer = make_error(absl::StatusCode::kInternal, ErrorScope::kOperation,
                           "the answer is longer than the maximum of a broker message");

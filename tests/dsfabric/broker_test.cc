@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstdlib>
 #include <functional>
+#include <new>
 #include <string>
 #include <thread>
 #include <vector>
@@ -96,6 +97,27 @@ TEST(Broker, ManyConcurrentRequestsFromAllThreadsAndProcesses) {
     }
     for (std::thread& thread : threads) thread.join();
     EXPECT_TRUE(job.fence(soon()).ok());  // no request goes to a broker that has been destroyed
+  });
+}
+
+TEST(Broker, GoesOnAfterARequestForWhichThereWasNoMemory) {
+  run_test_processes(1, [](Exchange& exchange) {
+    TestBootstrap job(exchange);
+    std::atomic<bool> throws{true};
+    auto broker = make_socket_broker(
+        job,
+        [&throws](int, std::string_view request) -> absl::StatusOr<std::string> {
+          if (throws.exchange(false)) throw std::bad_alloc();
+          return std::string(request);
+        },
+        soon());
+    ASSERT_TRUE(broker.ok()) << broker.status();
+    const auto refused = (*broker)->request(0, "first", soon());
+    ASSERT_FALSE(refused.ok());
+    EXPECT_THAT(message_of(refused.status()), HasSubstr("raise ulimit -v"));
+    const auto answer = (*broker)->request(0, "second", soon());
+    ASSERT_TRUE(answer.ok()) << answer.status();
+    EXPECT_EQ(*answer, "second");
   });
 }
 
