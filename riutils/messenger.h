@@ -39,7 +39,8 @@
 //
 // When the peer's process dies, accepted calls may be lost. Later calls return UNAVAILABLE, at the
 // latest when the current chunk is full. Synchronizers of RemoteNotify and call_return fail with
-// UNAVAILABLE.
+// UNAVAILABLE. If the channel fails while that process lives (it has found malformed data), they
+// fail with the error of the channel, as later calls do; the calls may have run.
 //
 // Thread-compatible: only the thread of its ThreadContext may use a messenger.
 #ifndef CARIAMA_RIUTILS_MESSENGER_H_

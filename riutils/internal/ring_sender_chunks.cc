@@ -7,6 +7,7 @@
 
 #include "dtutils/error.h"
 #include "dtutils/internal/exception_error.h"
+#include "dtutils/internal/peer_remedy.h"
 #include "dtutils/trace.h"
 #include "riutils/internal/ring_sender.h"
 
@@ -230,7 +231,8 @@ RingSender::Progress RingSender::make_room(Lock& lock, uint64_t bytes) {
       unlocked(lock, [&] { return wait_until(look, deadline_after(options_.timeout)); });
   if (!ended) {
     fail(make_error(absl::StatusCode::kUnavailable, ErrorScope::kLink,
-                    "transfers to " + peer_ + " did not complete in time"));
+                    "transfers to " + peer_ + " did not complete in time",
+                    peer_remedy(PeerRemedy::kUnreachable)));
   }
   return state_ == ChannelState::kFailed ? Progress::kFailed : progress;
 }
