@@ -24,7 +24,6 @@
 #include <functional>
 #include <memory>
 #include <new>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -282,7 +281,7 @@ class LoadedArgument<std::vector<T>, std::span<const T>> {
     const std::byte* first = nullptr;
     const size_t size = load_elements<T>(in, first);
     if (size == 0) return;
-    if (reinterpret_cast<uintptr_t>(first) % alignof(T) == 0) {
+    if (is_aligned_for<T>(first)) {
       view_ = {reinterpret_cast<const T*>(first), size};
     } else {
       copy_.resize(size);
@@ -297,44 +296,40 @@ class LoadedArgument<std::vector<T>, std::span<const T>> {
   std::span<const T> view_;
 };
 
-template <typename F, typename... Args>
-struct ArgumentsOf {
-  using Parameters = ParametersOf<typename CallOperator<F>::Type>;
-  template <typename Indices>
-  struct Loaded;
-  template <size_t... kIndices>
-  struct Loaded<std::index_sequence<kIndices...>> {
-    using Type = std::tuple<
-        LoadedArgument<Args, std::remove_cvref_t<typename Parameters::template At<kIndices>>>...>;
-  };
-  using Type = typename Loaded<std::index_sequence_for<Args...>>::Type;
+// One argument among those of a call.
+template <size_t kIndex, typename Loaded>
+struct ArgumentAt {
+  explicit ArgumentAt(std::span<const std::byte>& in) : loaded(in) {}
+  Loaded loaded;
 };
-// The arguments of a call of an F, while it runs.
-template <typename F, typename... Args>
-using LoadedArguments = typename ArgumentsOf<F, Args...>::Type;
+template <typename F, typename Arg, size_t kIndex>
+using ArgumentOf =
+    ArgumentAt<kIndex,
+               LoadedArgument<Arg, std::remove_cvref_t<typename ParametersOf<
+                                       typename CallOperator<F>::Type>::template At<kIndex>>>>;
 
-// Loads the arguments from left to right.
-template <typename... Loaded>
-[[nodiscard]] std::tuple<Loaded...> load_in_order(std::type_identity<std::tuple<Loaded...>>,
-                                                  std::span<const std::byte>& in) {
-  return std::tuple<Loaded...>{Loaded(in)...};  // braces: in this order
-}
+// The arguments of a call of an F, while it runs. Each argument is loaded into its place, and is
+// neither copied nor moved before the function takes it.
+template <typename Indices, typename F, typename... Args>
+class ArgumentList;
+template <size_t... kIndices, typename F, typename... Args>
+class ArgumentList<std::index_sequence<kIndices...>, F, Args...>
+    : private ArgumentOf<F, Args, kIndices>... {
+ public:
+  // Loads the arguments from left to right, the order of the bases, and removes their bytes from
+  // `in`. Throws MalformedArguments, or the exception of a type's own loading function.
+  explicit ArgumentList(std::span<const std::byte>& in) : ArgumentOf<F, Args, kIndices>(in)... {}
+  ArgumentList(const ArgumentList&) = delete;
+  ArgumentList& operator=(const ArgumentList&) = delete;
 
-// Returns the arguments of a call. If loading them throws (also from a type's own loading
-// function), marks the call as malformed and returns nullopt.
-template <typename Arguments>
-[[nodiscard]] std::optional<Arguments> load_arguments(IncomingCall& call,
-                                                      std::span<const std::byte> in) noexcept {
-  try {
-    std::optional<Arguments> arguments(load_in_order(std::type_identity<Arguments>(), in));
-    if (in.size() >= 8) throw MalformedArguments("a call has more arguments than its function");
-    return arguments;
-  } catch (...) {
-    note_exception(call);
-    call.outcome = CallOutcome::kMalformed;
-    return std::nullopt;
+  // Returns function(arguments...).
+  template <typename Function>
+  decltype(auto) pass_to(Function& function) {
+    return function(static_cast<ArgumentOf<F, Args, kIndices>&>(*this).loaded.take()...);
   }
-}
+};
+template <typename F, typename... Args>
+using Arguments = ArgumentList<std::index_sequence_for<Args...>, F, Args...>;
 
 }  // namespace internal
 
@@ -505,17 +500,16 @@ class FunctionCall {
         internal::note_exception(call);
       }
     } else {
-      using Loaded = internal::LoadedArguments<F, Args...>;
-      auto arguments =
-          internal::load_arguments<Loaded>(call, call.closure.subspan(internal::kClosureBytes<F>));
-      if (!arguments) return;
+      bool loaded = false;
       try {
-        internal::invoke_and_save(call, [&]() -> Result {
-          return std::apply(
-              [&](auto&... loaded) -> Result { return (*function)(loaded.take()...); }, *arguments);
-        });
+        std::span<const std::byte> in = call.closure.subspan(internal::kClosureBytes<F>);
+        internal::Arguments<F, Args...> arguments(in);
+        if (in.size() >= 8) throw MalformedArguments("a call has more arguments than its function");
+        loaded = true;
+        internal::invoke_and_save(call, [&]() -> Result { return arguments.pass_to(*function); });
       } catch (...) {
         internal::note_exception(call);
+        if (!loaded) call.outcome = CallOutcome::kMalformed;
       }
     }
   }

@@ -26,6 +26,7 @@
 #include <cereal/types/vector.hpp>
 #include <concepts>
 #include <cstddef>
+#include <cstdint>
 #include <cstring>
 #include <deque>
 #include <list>
@@ -281,6 +282,11 @@ template <typename T>
   return size;
 }
 
+template <typename T>
+[[nodiscard]] bool is_aligned_for(const std::byte* at) {
+  return reinterpret_cast<uintptr_t>(at) % alignof(T) == 0;
+}
+
 // True for the class templates of the standard library that ElementsTravel knows.
 template <typename T>
 concept StandardContainer = !requires {
@@ -327,15 +333,16 @@ template <Serializable T>
     using Element = typename T::value_type;
     const std::byte* first = nullptr;
     const size_t size = internal::load_elements<Element>(in, first);
-    T value;
-    if constexpr (std::is_same_v<T, std::string>) {
-      value.assign(reinterpret_cast<const char*>(first), size);
-    } else {
-      value.resize(size);
-      if (size != 0) {
-        std::memcpy(static_cast<void*>(value.data()), first, size * sizeof(Element));
+    if constexpr (std::is_copy_constructible_v<Element>) {
+      // resize() would write each element twice.
+      if (size != 0 && internal::is_aligned_for<Element>(first)) {
+        const auto* const elements = reinterpret_cast<const Element*>(first);
+        return T(elements, elements + size);
       }
     }
+    T value;
+    value.resize(size);
+    if (size != 0) std::memcpy(static_cast<void*>(value.data()), first, size * sizeof(Element));
     return value;
   } else {
     ArgumentReader reader(in);

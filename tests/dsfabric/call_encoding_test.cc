@@ -164,32 +164,65 @@ TEST(Arguments, MayBeLiteralsReferencesAndTuples) {
   EXPECT_EQ(heard, "by referencethree4");
 }
 
-TEST(Arguments, AreMovedIntoTheFunctionAndDestroyedOnce) {
-  static int alive = 0;
-  static int copies = 0;
-  struct Counted {
-    Counted() { ++alive; }
-    Counted(const Counted&) {
-      ++alive;
-      ++copies;
-    }
-    Counted(Counted&&) noexcept { ++alive; }
-    Counted& operator=(const Counted&) = default;
-    ~Counted() { --alive; }
-    void serialize(ArgumentWriter& archive) { archive(value); }
-    void serialize(ArgumentReader& archive) { archive(value); }
-    int value = 5;
-  };
-  {
-    const Counted argument;
-    auto memory =
-        encode(make_call([](Counted given) { heard = std::to_string(given.value); }, argument));
-    copies = 0;
-    EXPECT_EQ(run(memory).outcome, CallOutcome::kDone);
+// An argument that counts its copies and moves, at the sender and at the receiver.
+struct CountedArgument {
+  static inline int alive = 0;
+  static inline int copies = 0;
+  static inline int moves = 0;
+  static void reset() { copies = moves = 0; }
+
+  CountedArgument() { ++alive; }
+  CountedArgument(const CountedArgument& other) : value(other.value) {
+    ++alive;
+    ++copies;
   }
-  EXPECT_EQ(heard, "5");
-  EXPECT_EQ(copies, 0);
-  EXPECT_EQ(alive, 0);
+  CountedArgument(CountedArgument&& other) noexcept : value(other.value) {
+    ++alive;
+    ++moves;
+  }
+  CountedArgument& operator=(const CountedArgument&) = default;
+  ~CountedArgument() { --alive; }
+  void serialize(ArgumentWriter& archive) { archive(value); }
+  void serialize(ArgumentReader& archive) { archive(value); }
+  int value = 5;
+};
+
+TEST(Arguments, AreConstructedWhereTheFunctionFindsThem) {
+  {
+    CountedArgument first;
+    first.value = 1;
+    const CountedArgument second;
+    CountedArgument::reset();
+    auto memory = encode(make_call(
+        [](const CountedArgument& a, std::string_view text, CountedArgument&& b,
+           const std::vector<CountedArgument>& all) {
+          EXPECT_EQ(all.size(), 3u);
+          heard = std::to_string(a.value) + std::string(text) + std::to_string(b.value);
+        },
+        first, std::string(" and "), second, std::vector<CountedArgument>(3)));
+    EXPECT_EQ(CountedArgument::copies + CountedArgument::moves, 0) << "at the sender";
+    EXPECT_EQ(run(memory).outcome, CallOutcome::kDone);
+    EXPECT_EQ(CountedArgument::copies, 0);
+    EXPECT_EQ(CountedArgument::moves, 0);
+  }
+  EXPECT_EQ(heard, "1 and 5");
+  EXPECT_EQ(CountedArgument::alive, 0);
+}
+
+TEST(Arguments, AreMovedOnceIntoAFunctionThatTakesValues) {
+  {
+    const CountedArgument argument;
+    CountedArgument::reset();
+    auto memory = encode(make_call(
+        [](CountedArgument a, CountedArgument b) { heard = std::to_string(a.value + b.value); },
+        argument, argument));
+    EXPECT_EQ(CountedArgument::copies + CountedArgument::moves, 0) << "at the sender";
+    EXPECT_EQ(run(memory).outcome, CallOutcome::kDone);
+    EXPECT_EQ(CountedArgument::copies, 0);
+    EXPECT_EQ(CountedArgument::moves, 2);
+  }
+  EXPECT_EQ(heard, "10");
+  EXPECT_EQ(CountedArgument::alive, 0);
 }
 
 struct alignas(16) Wide {
