@@ -92,6 +92,9 @@ enum class CallOutcome : uint8_t {
 // The maximum number of bytes of an exception's text that is sent back.
 inline constexpr size_t kMaxErrorText = 1024;
 
+// The report of a call goes to the process that has sent it.
+inline constexpr uint32_t kAnswerSource = UINT32_MAX;
+
 // A call that has arrived, while it is run.
 struct IncomingCall {
   std::span<std::byte> closure;  // 8-byte aligned, the padding included; may be changed by the call
@@ -101,6 +104,9 @@ struct IncomingCall {
   // copied the target and answers later; the caller of run_call() then sends no answer.
   const NotifyTarget* notify = nullptr;
   bool answered_later = false;
+  // Set by a stub of a call that another process has forwarded: the rank of the process that gets
+  // the report. Only call sources read it.
+  uint32_t answer_to = kAnswerSource;
   // The call source that runs the call, or nullptr if the call did not come over one.
   CallSource* source = nullptr;
   // Set by a stub that cannot run now, together with the outcome kMalformed: nothing ran, and the

@@ -45,7 +45,8 @@
 // Back-pressure. If a destination is slow, its router defers its calls, up to the limit above. Then
 // the router stops reading the channel whose next call does not fit; the sender's policy decides,
 // as for any full channel. Calls behind that one, of the same sender to other threads of the node,
-// wait meanwhile. No call is lost, and memory stays bounded.
+// wait meanwhile. No call is lost, and memory stays bounded. A call for which the router finds no
+// memory (std::bad_alloc) waits in the same way, and is forwarded once.
 //
 // Deadlock. Waiting for room cannot be circular. The channels of routers carry calls that are run
 // at their destination and never forwarded again (a forwarded call that asks for it is rejected),

@@ -71,7 +71,8 @@ class ChannelLink {
   [[nodiscard]] virtual absl::Status unmapped() const { return absl::OkStatus(); }
 
   // Arrival::kEvent: sends an event behind all transfers posted so far; it reports to the receiver
-  // that `words` more 8-byte words have arrived. Never blocks.
+  // that `words` more 8-byte words have arrived. Never blocks. Without memory the event is sent
+  // later.
   virtual void announce(uint64_t words) = 0;
   // Rings the doorbell of the receiver, which is armed. Never blocks: an event for a receiver whose
   // doorbell is not mapped may be sent later, but it is not lost.

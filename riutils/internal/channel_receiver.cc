@@ -46,6 +46,8 @@ void ChannelReceiver::enter() {
 }
 
 size_t ChannelReceiver::run(size_t most) {
+  if (report_due_) [[unlikely]]
+    report_call();
   if (push_due_) [[unlikely]]
     push_consumed();
   if (ended_) return 0;
@@ -107,6 +109,8 @@ size_t ChannelReceiver::run_traced(size_t most) {
 }
 
 size_t ChannelReceiver::run_arrived(size_t most) {
+  if (report_due_) [[unlikely]]
+    return 0;
   postponed_ = false;
   switch (arrival_) {
     case Arrival::kEvent:
@@ -168,10 +172,12 @@ size_t ChannelReceiver::run_calls(size_t most) {
     do {
       call_.closure = {at + sizeof word, size - sizeof word};
       stub(call_);
-      if ((static_cast<uint8_t>(call_.outcome) | uint8_t{call_.answered_later}) != 0 &&
-          !finish_slowly(nullptr)) [[unlikely]] {
-        most = calls;  // ends the round
-        break;
+      if ((static_cast<uint8_t>(call_.outcome) | uint8_t{call_.answered_later}) != 0) [[unlikely]] {
+        if (!finish_slowly(nullptr)) {
+          most = calls;  // ends the round
+          break;
+        }
+        if (report_due_) most = calls + 1;  // ends the round behind this call
       }
       at += size;
       ++calls;
@@ -285,7 +291,7 @@ bool ChannelReceiver::step(uint64_t word, Cursor& cursor) {
   if constexpr (kEvent) unread_words_ -= size / sizeof header;
   cursor.at += size;
   ++cursor.calls;
-  return true;
+  return !report_due_;
 }
 
 // Returns false if the call is postponed or malformed.
@@ -306,14 +312,35 @@ bool ChannelReceiver::run_flagged(const CallHeader& header, std::byte* behind) {
   return finish_slowly(&notify);
 }
 
-bool ChannelReceiver::finish_slowly(const NotifyTarget* notify) {
+bool ChannelReceiver::finish_slowly(const NotifyTarget* notify) noexcept {
   postponed_ = std::exchange(call_.postponed, false);
-  if (!postponed_) backend_.finished(notify, call_, result_);
+  if (postponed_) {
+    forget_call();
+    return false;
+  }
+  report_due_ = true;
+  report_answers_ = notify != nullptr;
+  if (report_answers_) reported_to_ = *notify;
+  try {
+    report_call();
+  } catch (...) {
+    // The call has run. An exception that left the round would make its calls run again.
+  }
+  return true;
+}
+
+void ChannelReceiver::report_call() {
+  backend_.finished(report_answers_ ? &reported_to_ : nullptr, call_, result_);
+  report_due_ = false;
+  forget_call();
+}
+
+void ChannelReceiver::forget_call() {
   call_.outcome = CallOutcome::kDone;
   call_.answered_later = false;
+  call_.answer_to = kAnswerSource;
   call_.error_type.clear();
   call_.error_text.clear();
-  return !postponed_;
 }
 
 bool ChannelReceiver::open_publication(uint64_t word, Cursor& cursor) {

@@ -49,7 +49,7 @@ class ReceiverBackend {
   [[nodiscard]] virtual bool push(uint64_t consumed_chunks) = 0;
   // Called when a call that requested an answer has run, and for every call that has failed or will
   // be answered later. `call.outcome` is its outcome; `notify` is nullptr if no answer was
-  // requested.
+  // requested. If this function throws, it is called again for the same call later.
   virtual void finished(const NotifyTarget* notify, const IncomingCall& call,
                         const std::string& result) = 0;
   // Called when the channel ends because the peer wrote malformed data.
@@ -72,7 +72,7 @@ class ChannelReceiver {
   static void prepare(std::span<std::byte> chunk, Arrival arrival);
 
   // Runs at most `most` calls that have arrived. Never blocks. Returns the number of calls that
-  // ran.
+  // ran. After an exception (no memory) no call that has run runs again.
   size_t run(size_t most);
 
   // Arrival::kEvent: `words` more words have arrived and may be read. Thread-safe; the queue pair's
@@ -133,8 +133,13 @@ class ChannelReceiver {
   void close_publication(Cursor& cursor);
   [[nodiscard]] bool run_flagged(const CallHeader& header, std::byte* behind);
   // Ends a call with another outcome than kDone, with an answer that follows later, or with a
-  // notification. Returns false if the call was postponed: it remains the next call.
-  [[nodiscard]] bool finish_slowly(const NotifyTarget* notify);
+  // notification. Returns false if the call was postponed: it remains the next call. If
+  // report_due_ is set then, the call has run, and the round has to end behind it.
+  [[nodiscard]] bool finish_slowly(const NotifyTarget* notify) noexcept;
+  // Reports the end of the call in call_. Throws if there is no memory; run() repeats it.
+  void report_call();
+  // Prepares call_ for the next call.
+  void forget_call();
   // Processes an end marker. Returns false if the round must stop.
   bool end_of_chunk(const CallHeader& header);
   // Begins to read the current chunk.
@@ -161,7 +166,11 @@ class ChannelReceiver {
   uint64_t unread_words_ = 0;     // words announced and not consumed yet
   bool ended_ = false;
   bool broken_ = false;
-  bool push_due_ = false;   // a count is to be pushed
+  bool push_due_ = false;  // a count is to be pushed
+  // The end of the last call, which has run, is to be reported: call_ and result_ describe it.
+  bool report_due_ = false;
+  bool report_answers_ = false;  // the report goes to reported_to_
+  NotifyTarget reported_to_;
   bool postponed_ = false;  // the last round ended at a call that was postponed
   bool traced_ = false;     // a round ends with its publication, and with its chunk
   IncomingCall call_;

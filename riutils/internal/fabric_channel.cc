@@ -25,6 +25,17 @@ constexpr uint32_t kNumberShift = 16;
 // process for the descriptor.
 constexpr std::chrono::milliseconds kMapPause{10};
 
+// Returns the result of `post`, or false if it finds no memory: the drain thread tries again. An
+// exception would leave the caller in doubt whether its calls are published.
+template <typename Post>
+[[nodiscard]] bool unless_out_of_memory(Post&& post) {
+  try {
+    return post();
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
 }  // namespace
 
 FabricChannel::FabricChannel(Runtime& runtime, ThreadIndex index, ThreadId destination,
@@ -222,7 +233,7 @@ absl::StatusOr<std::vector<ChannelLink::Chunk>> FabricChannel::recorded(const Ch
 
 void FabricChannel::announce(uint64_t words) {
   unannounced_.fetch_add(words, std::memory_order_acq_rel);
-  if (!post_announcements()) runtime_.drain_later(this);
+  if (!unless_out_of_memory([&] { return post_announcements(); })) runtime_.drain_later(this);
 }
 
 // Posts events for all words in unannounced_. Thread-safe. The transfers that an event announces
@@ -247,7 +258,7 @@ bool FabricChannel::post_announcements() {
 void FabricChannel::ring() {
   trace_instant("riutils", "wake", "thread", destination_);
   if (doorbells_ != nullptr) return ring_for_calls(doorbells_, fabric_.threads(), worker_);
-  if (wake()) return;
+  if (unless_out_of_memory([&] { return wake(); })) return;
   wake_wanted_.store(true, std::memory_order_release);
   runtime_.drain_later(this);
 }

@@ -1,6 +1,7 @@
 #include "riutils/internal/forwarder.h"
 
 #include <algorithm>
+#include <new>
 #include <span>
 #include <string>
 
@@ -39,7 +40,7 @@ void run_forwarded_call(IncomingCall& call) {
   Fabric* const fabric = running_fabric();
   ArrivalHead head;
   // A RoutedAggregator does not ask for an outcome word (NotifyTarget::key).
-  if (fabric == nullptr || call.closure.size() < sizeof head ||
+  if (fabric == nullptr || call.source == nullptr || call.closure.size() < sizeof head ||
       (call.notify != nullptr && call.notify->key != 0)) {
     call.outcome = CallOutcome::kMalformed;
     return;
@@ -63,28 +64,28 @@ void run_forwarded_call(IncomingCall& call) {
   stub(call);
   call.source_thread = router;
   // The end of the call is reported to its sender, not to the router.
-  if (call.notify != nullptr && !call.answered_later) {
-    answer_call(*fabric, origin, call.notify, call,
-                call.result != nullptr ? *call.result : std::string());
-    call.answered_later = true;
-  }
+  if (call.notify != nullptr) call.answer_to = origin;
 }
 
 // The second hop, as a Call (call_encoding.h).
 class ForwardedCall {
  public:
-  ForwardedCall(const ArrivalHead& head, std::span<const std::byte> closure)
-      : head_(head), closure_(closure) {}
+  // Sets `written` when a channel has room for the call and writes it. From then on the channel has
+  // accepted the call, also if it throws afterwards.
+  ForwardedCall(const ArrivalHead& head, std::span<const std::byte> closure, bool& written)
+      : head_(head), closure_(closure), written_(written) {}
   [[nodiscard]] static FunctionId id() { return FunctionTable::id_of<&run_forwarded_call>(); }
   [[nodiscard]] size_t bytes() const { return sizeof head_ + closure_.size(); }
   void write(std::byte* at) const {
     std::memcpy(at, &head_, sizeof head_);
     if (!closure_.empty()) std::memcpy(at + sizeof head_, closure_.data(), closure_.size());
+    written_ = true;
   }
 
  private:
   const ArrivalHead head_;
   const std::span<const std::byte> closure_;
+  bool& written_;
 };
 
 // Sends `forwarded`, which carries the arrived `call`, with the request for a report of its end.
@@ -114,17 +115,40 @@ void Forwarder::forward(const RoutedHead& head, IncomingCall& call) {
     call.outcome = CallOutcome::kMalformed;
     return;
   }
-  Entry& to = entry(head);
+  bool written = false;
+  try {
+    forward(entry(head), head, call, written);
+  } catch (const std::bad_alloc&) {
+    if (!written) {
+      postpone(call);
+      // No event follows that would wake this thread: it tries again at once.
+      static_cast<void>(wake_worker(fabric_, fabric_.rank(), index_));
+      return;
+    }
+    // The channel has accepted the call, which must not be forwarded again.
+    if (!std::exchange(call.answered_later, true)) forwarded_.add();
+    report_due_ = true;
+  }
+}
+
+void Forwarder::forward(Entry& to, const RoutedHead& head, IncomingCall& call, bool& written) {
   const uint32_t origin = fabric_.rank_of(call.source_thread);
+  // What takes memory comes before the call is sent.
+  const bool is_new = to.last_origin != origin;
+  if (is_new) [[unlikely]]
+    to.origins.insert(origin);
+  if (!to.touched) {
+    touched_.push_back(&to);
+    to.touched = true;
+  }
   const ForwardedCall forwarded({call.source_thread, head.function},
-                                call.closure.subspan(sizeof head));
+                                call.closure.subspan(sizeof head), written);
   const CallResult sent = send_on(*to.channel, forwarded, call);
   if (sent.ok()) [[likely]] {
     call.answered_later = true;  // the destination answers
     forwarded_.add();
-    if (to.last_origin != origin) [[unlikely]] {
+    if (is_new) [[unlikely]] {
       to.last_origin = origin;
-      to.origins.insert(origin);
       // report_failures() tells only the origins of calls before the failure.
       const Rank destination = to.channel->rank();
       if (absl::Status status = fabric_.peer_status(destination); !status.ok()) {
@@ -132,31 +156,35 @@ void Forwarder::forward(const RoutedHead& head, IncomingCall& call) {
         lose(origin, destination, status);
       }
     }
-    if (!std::exchange(to.touched, true)) touched_.push_back(&to);
     return;
   }
   if (absl::IsResourceExhausted(sent.status()) &&
       to.channel->sender().state() != ChannelState::kFailed) {
-    call.outcome = CallOutcome::kMalformed;
-    call.postponed = true;
-    postponed_.add();
+    postpone(call);
     to.channel->wake_when_drained();
     return;
   }
+  lose(origin, fabric_.rank_of(head.thread()), sent.status());
   call.answered_later = true;  // the report of the failure ends the call
   lost_.add();
-  lose(origin, fabric_.rank_of(head.thread()), sent.status());
 }
 
-void Forwarder::report_failures() {
-  if (fabric_.finalized()) return;  // all calls have ended
+void Forwarder::postpone(IncomingCall& call) {
+  call.outcome = CallOutcome::kMalformed;
+  call.postponed = true;
+  postponed_.add();
+}
+
+void Forwarder::report_all_failures() {
   for (const auto& [name, entry] : entries_) {
+    if (fabric_.finalized()) break;  // all calls have ended
     const Rank rank = entry.channel->rank();
     absl::Status status = fabric_.peer_status(rank);
     if (status.ok()) status = entry.channel->sender().failure();
     if (status.ok()) continue;
     for (const uint32_t origin : entry.origins) lose(origin, rank, status);
   }
+  report_due_ = false;
 }
 
 // Reports a lost call to the process of its sender, once for each pair of origin and destination.
@@ -206,10 +234,8 @@ Forwarder::Entry& Forwarder::entry(const RoutedHead& head) {
 
 // Errors are ignored: the next call to the channel gets the error.
 void Forwarder::flush_touched() {
-  for (Entry* const entry : touched_) {
-    entry->touched = false;
-    static_cast<void>(entry->channel->sender().flush());
-  }
+  for (Entry* const entry : touched_) static_cast<void>(entry->channel->sender().flush());
+  for (Entry* const entry : touched_) entry->touched = false;
   touched_.clear();
 }
 

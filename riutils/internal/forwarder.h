@@ -56,15 +56,22 @@ class Forwarder {
   Forwarder(const Forwarder&) = delete;
   Forwarder& operator=(const Forwarder&) = delete;
 
-  // Forwards a routed call. Sets the outcome of `call`: done, malformed, or postponed.
+  // Forwards a routed call. Sets the outcome of `call`: done, malformed, or postponed. A call for
+  // which there is no memory is postponed, unless its channel has accepted it already.
   void forward(const RoutedHead& head, IncomingCall& call);
-  // Publishes the calls that were forwarded since the last flush(). Never waits.
+  // Publishes the calls that were forwarded since the last flush(). Never waits. After an exception
+  // (no memory) the next flush() publishes them.
   void flush() {
     if (!touched_.empty()) flush_touched();
   }
-  // A process or a forwarding channel has failed: tells the senders of calls that were forwarded to
-  // the process that these may be lost.
-  void report_failures();
+  // A process or a forwarding channel has failed: makes report_failures() tell the senders of calls
+  // that were forwarded to the process that these may be lost.
+  void want_report() { report_due_ = true; }
+  // After an exception (no memory) the next call of this function repeats the reports.
+  void report_failures() {
+    if (report_due_) [[unlikely]]
+      report_all_failures();
+  }
   // Destroys the channels.
   void disconnect();
   // Thread-safe.
@@ -84,7 +91,11 @@ class Forwarder {
   using Key = std::pair<uint32_t, uint32_t>;  // ranks of origin and destination
 
   [[nodiscard]] Entry& entry(const RoutedHead& head);
+  // Forwards a call, and sets `written` when its channel has accepted it.
+  void forward(Entry& to, const RoutedHead& head, IncomingCall& call, bool& written);
+  void postpone(IncomingCall& call);
   void flush_touched();
+  void report_all_failures();
   void lose(uint32_t origin, uint32_t destination, const absl::Status& why);
 
   Fabric& fabric_;
@@ -94,6 +105,7 @@ class Forwarder {
   std::array<Entry*, 64> recent_{};
   std::vector<Entry*> touched_;  // entries with calls that are not published
   std::set<Key> reported_;       // losses of which the origin was told
+  bool report_due_ = false;
   Counter forwarded_;
   Counter postponed_;
   Counter lost_;

@@ -127,7 +127,9 @@ void IncomingChannel::finished(const NotifyTarget* notify, const IncomingCall& c
                 call.outcome == CallOutcome::kUnknown ? "no function has its id"
                                                       : "its closure is malformed");
   }
-  if (!call.answered_later) answer_call(calls.fabric_, rank, notify, call, result);
+  if (call.answered_later) return;
+  const uint32_t to = call.answer_to == kAnswerSource ? rank : call.answer_to;
+  answer_call(calls.fabric_, to, notify, call, result);
 }
 
 void IncomingChannel::broken(std::string_view why) {
@@ -493,8 +495,9 @@ size_t IncomingCalls::run(size_t most) {
   forwarder_.flush();
   if (new_failures_.load(std::memory_order_relaxed) &&
       new_failures_.exchange(false, std::memory_order_acquire)) [[unlikely]] {
-    forwarder_.report_failures();
+    forwarder_.want_report();
   }
+  forwarder_.report_failures();
   if (count != 0) calls_run_.add(count);
   if (count == 0 && channels != 0) {
     // The receiver polls the cache line that the sender writes next. The pause between two polls

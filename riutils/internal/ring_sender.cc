@@ -159,7 +159,7 @@ void RingSender::close_window() {
 }
 
 void RingSender::open_window(bool batch) {
-  if (state_ != ChannelState::kOpen || !chunks_.is_open()) return;
+  if (state_ != ChannelState::kOpen || !chunks_.is_open() || single_ != 0) return;
   window_open_ = true;
   publishes_by_store_ = may_publish_by_store() && !trace_enabled();
   if (closed_at_ == batch_ && batch && options_.flush_age.count() == 0) {
@@ -200,10 +200,19 @@ void RingSender::begin_batch(std::byte* at) {
 // ---- Publication --------------------------------------------------------------------------------
 
 CallResult RingSender::published_slowly(std::byte* first, std::byte* next) {
+  absl::Status status;
+  try {
+    status = failed_.load(std::memory_order_acquire)
+                 ? failure_
+                 : writer_->publish(path_->transmitter, first, next, produced_at(next));
+  } catch (...) {  // no memory: the next call or flush() publishes this one
+    const std::lock_guard lock(mutex_);
+    close_window();
+    batch_ = first;
+    std::memcpy(&single_, first, sizeof single_);
+    throw;
+  }
   if (path_->arrival != Arrival::kMapped) publications_ = publications_ + 1;
-  absl::Status status = failed_.load(std::memory_order_acquire)
-                            ? failure_
-                            : writer_->publish(path_->transmitter, first, next, produced_at(next));
   if (status.ok() && writer_->resumes_in_place()) [[likely]]
     return status;
   const TellWaiters tell(*this);
@@ -271,14 +280,15 @@ absl::Status RingSender::flush_batch(Transmitter* transmitter, const char* cause
   const TraceScope trace("riutils", single_ != 0 ? "publish: one call" : cause, "bytes",
                          static_cast<uint64_t>(closed_at_ - first));
   begin_arrow(first);
-  publications_ = publications_ + 1;
   store_word(closed_at_, 0);
-  const uint64_t single = std::exchange(single_, 0);
   publish_word(
-      first, single != 0
-                 ? single
+      first, single_ != 0
+                 ? single_
                  : word_of(BatchWord::make(static_cast<size_t>(closed_at_ - first - kBatchWord))));
+  // If this throws (no memory), nothing is published, and the batch is published later.
   absl::Status status = writer_->publish(transmitter, first, closed_at_, produced_at(closed_at_));
+  publications_ = publications_ + 1;
+  single_ = 0;
   closed_at_ = batch_ = writer_->resume(closed_at_);
   if (!status.ok()) {
     fail(status);
@@ -418,6 +428,11 @@ CallResult RingSender::send_slowly(const OutgoingCall& call, WhenNoRoom when, bo
       // While this thread waited, calls that it ran may have sent other calls or shut the channel
       // down.
       if (!backlog_.empty() || progress == Progress::kTransfers) continue;
+      if (single_ != 0) {  // the publication of this call found no memory
+        absl::Status flushed = flush_batch(path_->transmitter, "publish: one call");
+        if (!flushed.ok()) return flushed;
+        continue;
+      }
       if (progress == Progress::kDone) {
         const bool leaves = build(call, batch);
         absl::Status status;

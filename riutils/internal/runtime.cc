@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <new>
 #include <optional>
 #include <string>
 #include <utility>
@@ -180,7 +181,11 @@ std::shared_ptr<const NodeMap> Runtime::nodes(uint32_t processes_per_node) {
 void Runtime::drain_later(FabricChannel* channel) {
   const std::lock_guard lock(drain_mutex_);
   if (stopping_.load(std::memory_order_relaxed)) return;
-  waiting_.push_back(channel->weak_from_this());
+  try {
+    waiting_.push_back(channel->weak_from_this());
+  } catch (const std::bad_alloc&) {
+    all_wait_ = true;
+  }
   wake_drain_thread();
 }
 
@@ -249,12 +254,18 @@ void Runtime::drain_once() {
 // Retries the channels that have deferred calls. Returns true if some still have deferred calls.
 bool Runtime::retry() {
   std::vector<uint32_t> dead;
+  bool all_wait = false;
   {
     const std::lock_guard lock(drain_mutex_);
     to_retry_.insert(to_retry_.end(), waiting_.begin(), waiting_.end());
     waiting_.clear();
+    all_wait = std::exchange(all_wait_, false);
     dead.swap(dead_);
     has_work_.store(false, std::memory_order_release);
+  }
+  if (all_wait) {
+    const std::lock_guard lock(mutex_);
+    to_retry_.insert(to_retry_.end(), outgoing_.begin(), outgoing_.end());
   }
   for (const Rank rank : dead) tell_of_death(rank);
   // Without service threads the answers to requests for chunks arrive only while a thread polls.

@@ -169,8 +169,9 @@ class Runtime final : public CallSourceRegistry {
   };
   std::map<uint64_t, BrokenChannel> broken_;  // by serial number; stays until the end
 
-  std::mutex drain_mutex_;  // guards waiting_, dead_ and the start of drain_thread_
+  std::mutex drain_mutex_;  // guards waiting_, all_wait_, dead_ and the start of drain_thread_
   std::vector<std::weak_ptr<FabricChannel>> waiting_;
+  bool all_wait_ = false;  // waiting_ lacks a channel, for which there was no memory
   std::vector<uint32_t> dead_;
   std::thread drain_thread_;
   std::atomic<bool> stopping_{false};

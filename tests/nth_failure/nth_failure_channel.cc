@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <cstdint>
@@ -9,12 +10,15 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <numeric>
 #include <string>
 #include <vector>
 
 #include "dsfabric/fabric.h"
 #include "dtutils/statistics.h"
+#include "riutils/aggregator.h"
 #include "riutils/messenger.h"
+#include "riutils/routed_aggregator.h"
 
 namespace cariama {
 namespace {
@@ -23,6 +27,7 @@ using namespace std::chrono_literals;  // NOLINT(google-build-using-namespace)
 using Arm = bool (*)(long);
 
 constexpr uint64_t kCalls = 60;
+constexpr uint64_t kRoutedChunk = 1024;  // of a routed channel, which several chunks have to take
 std::array<uint32_t, kCalls> runs{};
 uint64_t last_run = 0;
 bool disorder = false;
@@ -100,11 +105,84 @@ std::string fail_the_nth(Fabric& fabric, ThreadContext& self, const MessengerOpt
   return "";
 }
 
-int fail_each(Fabric& fabric, ThreadContext& self, const MessengerOptions& options, Arm arm) {
+// Sends the calls from `next` on, routed by this thread to itself, and runs what has arrived. Sets
+// `next` to the first call that was not accepted.
+void route_all(Fabric& fabric, RDMAAggregator& calls, uint64_t& next) {
+  using Access = internal::ChannelAccess<RDMAAggregator>;
+  const uint32_t name = internal::RoutedHead::name(fabric.thread_of(fabric.rank()),
+                                                   internal::RoutedHead::chunk_order(kRoutedChunk));
+  while (next < kCalls) {
+    const uint64_t number = next;
+    const auto call = make_call([number] {
+      ++runs[number];
+      disorder |= number < last_run;
+      last_run = number;
+    });
+    const CallResult sent =
+        Access::sender(calls).send<true>(internal::RoutedCall<const decltype(call)&>(name, call),
+                                         internal::WhenNoRoom::of(WhenFull::kFail, false));
+    if (sent.ok()) ++next;
+    if (next % 16 == 0 || !sent.ok()) {
+      static_cast<void>(calls.flush());
+      fabric.process_calls();
+    }
+    if (!sent.ok() && !absl::IsResourceExhausted(sent.status())) return;
+  }
+  static_cast<void>(calls.flush());
+  fabric.process_calls();
+}
+
+uint64_t runs_of_all() { return std::accumulate(runs.begin(), runs.end(), uint64_t{0}); }
+
+// Returns the violated requirement, or "". `reached`: an allocation has failed. In a fabric of its
+// own: the channel from the router to the destination is created while an allocation may fail.
+std::string fail_the_nth_of_a_router(Arm arm, long n, bool& reached) {
+  runs = {};
+  last_run = 0;
+  disorder = false;
+  auto fabric = Fabric::create();
+  if (!fabric.ok()) return fabric.status().ToString();
+  auto self = (*fabric)->init_thread(0);
+  if (!self.ok()) return self.status().ToString();
+  MessengerOptions options;
+  options.first_chunk_bytes = options.chunk_bytes = kRoutedChunk;
+  RDMAMessenger messenger(**self, (*fabric)->thread_of((*fabric)->rank()), options);
+  RDMAAggregator calls(messenger);
+  uint64_t next = 0;
+  arm(n);
+  try {
+    route_all(**fabric, calls, next);
+  } catch (const std::bad_alloc&) {
+  }
+  reached = !arm(0);
+  const uint64_t accepted = next;
+  const Deadline deadline = deadline_after(20s);
+  while (next < kCalls || std::find(runs.begin(), runs.end(), 0u) != runs.end()) {
+    route_all(**fabric, calls, next);
+    if (std::chrono::steady_clock::now() > deadline) {
+      return std::to_string(runs_of_all()) + " of " + std::to_string(next) + " calls have run";
+    }
+  }
+  // A call that runs twice may do so later.
+  if (absl::Status ended = messenger.shutdown(deadline); !ended.ok()) return ended.ToString();
+  if (absl::Status ended = (*fabric)->finalize(deadline); !ended.ok()) return ended.ToString();
+  for (uint64_t i = 0; i < kCalls; ++i) {
+    // The sender's call that threw may have been accepted before.
+    if (runs[i] != 1 && !(i == accepted && runs[i] == 2)) {
+      return "call " + std::to_string(i) + " ran " + std::to_string(runs[i]) + " times";
+    }
+  }
+  return disorder ? "calls ran in another order" : "";
+}
+
+// Calls `fail_the_nth` for n = 1, 2, ... until no allocation fails. Returns 0, or prints the
+// violated requirement and returns 1.
+template <typename FailTheNth>
+int fail_each(FailTheNth&& fail_the_nth) {
   bool reached = true;
   long n = 1;
   for (; reached; ++n) {
-    const std::string wrong = fail_the_nth(fabric, self, options, arm, n, reached);
+    const std::string wrong = fail_the_nth(n, reached);
     if (wrong.empty()) continue;
     std::printf("allocation %ld: %s\n", n, wrong.c_str());
     return 1;
@@ -113,14 +191,18 @@ int fail_each(Fabric& fabric, ThreadContext& self, const MessengerOptions& optio
   return 0;
 }
 
+// Returns nullptr, and prints why, if the library in preload/ is missing.
+Arm find_arm() {
+  const auto arm = reinterpret_cast<Arm>(dlsym(RTLD_DEFAULT, "fail_nth_new_here"));
+  if (arm == nullptr) std::printf("the library in preload/ is missing\n");
+  return arm;
+}
+
 }  // namespace
 
 int fail_in_a_channel() {
-  const auto arm = reinterpret_cast<Arm>(dlsym(RTLD_DEFAULT, "fail_nth_new_here"));
-  if (arm == nullptr) {
-    std::printf("the library in preload/ is missing\n");
-    return 1;
-  }
+  const Arm arm = find_arm();
+  if (arm == nullptr) return 1;
   auto fabric = Fabric::create();
   if (!fabric.ok()) {
     std::printf("%s\n", fabric.status().ToString().c_str());
@@ -137,9 +219,19 @@ int fail_in_a_channel() {
   MessengerOptions first_small = small;
   first_small.first_chunk_bytes = 1024;
   for (const MessengerOptions& options : {small, first_small}) {
-    if (fail_each(**fabric, **self, options, arm) != 0) return 1;
+    const int code = fail_each([&](long n, bool& reached) {
+      return fail_the_nth(**fabric, **self, options, arm, n, reached);
+    });
+    if (code != 0) return code;
   }
   return 0;
+}
+
+int fail_in_a_router() {
+  const Arm arm = find_arm();
+  if (arm == nullptr) return 1;
+  return fail_each(
+      [&](long n, bool& reached) { return fail_the_nth_of_a_router(arm, n, reached); });
 }
 
 }  // namespace cariama

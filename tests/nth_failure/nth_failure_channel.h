@@ -10,6 +10,9 @@ namespace cariama {
 // prints what failed and returns 1.
 [[nodiscard]] int fail_in_a_channel();
 
+// The same for a thread that is the sender, the router and the destination of routed calls.
+[[nodiscard]] int fail_in_a_router();
+
 }  // namespace cariama
 
 #endif  // CARIAMA_TESTS_NTH_FAILURE_NTH_FAILURE_CHANNEL_H_

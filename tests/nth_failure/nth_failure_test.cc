@@ -3,7 +3,7 @@
 // time, and not by a crash. It succeeds, or prints the error. No process remains after its end.
 //
 // The library in preload/ makes the calls fail. The jobs run this program again, with --job as its
-// last argument: it launches two processes. --channel: see nth_failure_channel.h.
+// last argument: it launches two processes. --channel, --router: see nth_failure_channel.h.
 #include <dlfcn.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -258,13 +258,14 @@ class NthFailure : public ::testing::TestWithParam<std::tuple<std::string, std::
   std::string folder_;
 };
 
-// Each n-th allocation of a thread that sends to itself, without a job.
-TEST(NthFailureOfAChannel, LosesNoCallAndNoChunk) {
+// Each n-th allocation of a thread that sends to itself, without a job. Runs this program with
+// `option`.
+void expect_exactly_once(const char* option) {
   const std::string self = "/proc/" + std::to_string(getpid()) + "/exe";
   const pid_t child = fork();
   if (child == 0) {
     setenv("LD_PRELOAD", CARIAMA_FAIL_NTH_CALL, 1);
-    execl(self.c_str(), "nth_failure_test", "--channel", nullptr);
+    execl(self.c_str(), "nth_failure_test", option, nullptr);
     _exit(127);
   }
   int status = 0;
@@ -272,6 +273,9 @@ TEST(NthFailureOfAChannel, LosesNoCallAndNoChunk) {
   EXPECT_TRUE(WIFEXITED(status)) << "signal " << WTERMSIG(status);
   EXPECT_EQ(WEXITSTATUS(status), 0);
 }
+
+TEST(NthFailureOfAChannel, LosesNoCallAndNoChunk) { expect_exactly_once("--channel"); }
+TEST(NthFailureOfARouter, ForwardsEachCallOnce) { expect_exactly_once("--router"); }
 
 // The error that the failing function reports, as the job prints it.
 std::string error_of(const std::string& function) {
@@ -360,6 +364,7 @@ INSTANTIATE_TEST_SUITE_P(
 int main(int argc, char** argv) {
   if (std::string_view(argv[argc - 1]) == "--job") return cariama::play(argc, argv);
   if (std::string_view(argv[argc - 1]) == "--channel") return cariama::fail_in_a_channel();
+  if (std::string_view(argv[argc - 1]) == "--router") return cariama::fail_in_a_router();
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();
 }

@@ -306,6 +306,7 @@ bool ChannelRig::push(uint64_t consumed_chunks) {
 }
 
 void ChannelRig::finished(const NotifyTarget*, const IncomingCall& call, const std::string&) {
+  if (on_finished) on_finished();
   outcomes.push_back(call.outcome);
 }
 

@@ -103,6 +103,7 @@ class ChannelRig final : public internal::ChannelLink, public internal::Receiver
   std::function<void()> on_push;         // called when the receiver pushes a count
   uint64_t pushes_to_fail = 0;           // of the next pushes
   std::function<void()> on_drain_later;  // called when the sender asks for the drain thread
+  std::function<void()> on_finished;     // called when the receiver reports the end of a call
   bool grants_late = false;              // requests for chunks are not answered while this is set
 
   // ---- ChannelLink

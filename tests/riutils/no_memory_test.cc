@@ -1,0 +1,76 @@
+// Receivers that find no memory to report the end of a call: no call runs twice, and each end is
+// reported once. In every arrival mode on every transport that supports it.
+#include <cstdint>
+#include <new>
+#include <stdexcept>
+#include <vector>
+
+#include "gtest/gtest.h"
+#include "tests/riutils/testing/channel_rig.h"
+
+namespace cariama {
+namespace {
+
+using internal::WhenNoRoom;
+using testing::ChannelRig;
+using testing::RigOptions;
+
+std::vector<uint64_t>* no_memory_log = nullptr;
+
+struct QuietCall {
+  uint64_t number;
+  void operator()() const { no_memory_log->push_back(number); }
+};
+
+// The receiver reports the end of this call.
+struct ThrowingCall {
+  uint64_t number;
+  void operator()() const {
+    no_memory_log->push_back(number);
+    throw std::runtime_error("a call that throws");
+  }
+};
+
+class NoMemory : public ::testing::TestWithParam<RigOptions> {
+ protected:
+  void SetUp() override { no_memory_log = &log_; }
+
+  std::vector<uint64_t> log_;
+};
+INSTANTIATE_TEST_SUITE_P(On, NoMemory, ::testing::ValuesIn(testing::every_rig()),
+                         [](const auto& info) { return testing::rig_name(info.param); });
+
+TEST_P(NoMemory, AReportIsRepeatedAndNoCallRunsAgain) {
+  constexpr uint64_t kCalls = 8;
+  constexpr WhenNoRoom kWhen = WhenNoRoom::of(Retry, false);
+  ChannelRig rig(GetParam(), {.max_chunks = 4, .chunk_bytes = 1024});
+  for (uint64_t i = 0; i < kCalls; ++i) {
+    const CallResult sent = i == 3 || i == 6
+                                ? rig.sender().send<true>(make_call(ThrowingCall{i}), kWhen)
+                                : rig.sender().send<true>(make_call(QuietCall{i}), kWhen);
+    ASSERT_TRUE(sent.ok());
+  }
+  ASSERT_TRUE(rig.sender().flush().ok());
+  int failures = 3;
+  rig.on_finished = [&] {
+    if (failures-- > 0) throw std::bad_alloc();
+  };
+  int exceptions = 0;
+  for (int i = 0; i < 100'000 && log_.size() < kCalls; ++i) {
+    try {
+      rig.receive();
+    } catch (const std::bad_alloc&) {
+      ++exceptions;
+      EXPECT_EQ(log_.size(), 4u) << "no later call has run";
+    }
+  }
+  ASSERT_TRUE(rig.receive_all());
+  EXPECT_EQ(log_, (std::vector<uint64_t>{0, 1, 2, 3, 4, 5, 6, 7}));
+  EXPECT_EQ(rig.outcomes, (std::vector<CallOutcome>{CallOutcome::kThrew, CallOutcome::kThrew}));
+  // The first failure ends the round. Each later one leaves run(), which had no other call to run.
+  EXPECT_EQ(exceptions, 2);
+  EXPECT_TRUE(rig.breaks.empty());
+}
+
+}  // namespace
+}  // namespace cariama
