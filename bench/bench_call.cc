@@ -34,7 +34,8 @@ ABSL_FLAG(
     "size without copying or invoking; ring, ring-batched: a ring in shared memory, the "
     "ceilings without and with aggregation; or a list of them; all: every mode, with ratios");
 ABSL_FLAG(std::string, size, "8,64,256,4Ki",
-          "bytes of a payload: 8, 64, 256, 4Ki, or a list of these");
+          "bytes of a payload: 8, 64, 256, 4Ki, 64Ki, or a list of these. With 64Ki chunks and "
+          "receive units are larger");
 ABSL_FLAG(std::string, threads, "1", "threads in each process, each with a peer in the other one");
 ABSL_FLAG(std::string, handlers, "1", "number of functions called in turn: 1 or 4, or both: 1,4");
 ABSL_FLAG(std::string, measure, "rate",
@@ -65,6 +66,7 @@ struct Options {
   std::vector<CallMode> modes;
   bool all = false;
   std::vector<uint64_t> sizes;
+  uint64_t largest = 0;  // of the sizes
   uint32_t threads = 1;
   std::vector<uint64_t> handlers;
   bool latency = false;
@@ -122,14 +124,15 @@ absl::StatusOr<Options> parse_options() {
   options.modes = *std::move(modes);
   options.all = mode == "all";
 
-  auto sizes = parse_numbers("size", absl::GetFlag(FLAGS_size), 8, 4096);
+  auto sizes = parse_numbers("size", absl::GetFlag(FLAGS_size), 8, 65536);
   if (!sizes.ok()) return sizes.status();
   for (const uint64_t size : *sizes) {
     if (std::find(std::begin(kCallSizes), std::end(kCallSizes), size) == std::end(kCallSizes)) {
-      return refuse("size", absl::GetFlag(FLAGS_size), "8, 64, 256, 4Ki, or a list of these");
+      return refuse("size", absl::GetFlag(FLAGS_size), "8, 64, 256, 4Ki, 64Ki, or a list of these");
     }
   }
   options.sizes = *std::move(sizes);
+  options.largest = *std::max_element(options.sizes.begin(), options.sizes.end());
   auto threads = parse_numbers("threads", absl::GetFlag(FLAGS_threads), 1, 64);
   if (!threads.ok()) return threads.status();
   if (threads->size() != 1) return refuse("threads", absl::GetFlag(FLAGS_threads), "one number");
@@ -157,6 +160,8 @@ absl::StatusOr<Options> parse_options() {
   auto messenger = messenger_preset(options.preset);
   if (!messenger.ok()) return refuse("preset", options.preset, "default or paper");
   options.messenger = *messenger;
+  // A chunk holds several of the largest calls.
+  options.messenger.chunk_bytes = std::max(options.messenger.chunk_bytes, 4 * options.largest);
   options.arrival = absl::GetFlag(FLAGS_arrival);
   const auto arrival = arrival_of(options.arrival);
   if (!arrival.ok()) return arrival.status();
@@ -193,8 +198,10 @@ absl::StatusOr<Options> parse_options() {
   auto ring = parse_numbers("ring", absl::GetFlag(FLAGS_ring), 64 << 10, uint64_t{1} << 30);
   if (!ring.ok()) return ring.status();
   options.ring = ring->front();
-  if (ring->size() != 1 || (options.ring & (options.ring - 1)) != 0) {
-    return refuse("ring", absl::GetFlag(FLAGS_ring), "a power of two from 64Ki to 1Gi");
+  if (ring->size() != 1 || (options.ring & (options.ring - 1)) != 0 ||
+      options.ring < 2 * options.largest) {
+    return refuse("ring", absl::GetFlag(FLAGS_ring),
+                  "a power of two from 64Ki to 1Gi, and at least twice the size");
   }
   options.json = absl::GetFlag(FLAGS_json);
   options.pin = absl::GetFlag(FLAGS_pin);
@@ -492,7 +499,7 @@ int run_process(Exchange& exchange, const Options& options, Rounds& rounds,
   if (any([](CallMode mode) { return mode == CallMode::kMaxRaw; })) {
     auto made = Side::create(
         exchange, {.transport = options.transport == "verbs" ? Transport::kVerbs : Transport::kShm,
-                   .max_size = 4096,
+                   .max_size = std::max<uint64_t>(4096, options.largest),
                    .ring = options.ring});
     if (!made.ok()) give_up(kProgram, made.status());
     side = *std::move(made);
@@ -503,7 +510,8 @@ int run_process(Exchange& exchange, const Options& options, Rounds& rounds,
     FabricOptions fabric_options = *fabric_preset(options.preset);
     fabric_options.threads = options.threads;
     fabric_options.service_threads = options.service_threads;
-    fabric_options.receive_unit_bytes = 8192;
+    fabric_options.receive_unit_bytes =
+        static_cast<uint32_t>(std::max<uint64_t>(8192, options.largest + 4096));
     fabric_options.on_failure = FailurePolicy::kAbort;
     auto made = Fabric::create(fabric_options);
     if (!made.ok()) give_up(kProgram, made.status());

@@ -44,8 +44,10 @@ auto with_size(uint64_t size, Function&& function) {
       return function(std::integral_constant<size_t, 64>());
     case 256:
       return function(std::integral_constant<size_t, 256>());
-    default:
+    case 4096:
       return function(std::integral_constant<size_t, 4096>());
+    default:
+      return function(std::integral_constant<size_t, 65536>());
   }
 }
 

@@ -34,7 +34,7 @@ enum class CallMode : uint8_t {
 [[nodiscard]] constexpr bool needs_fabric(CallMode mode) { return mode >= CallMode::kSend; }
 
 // Sizes of payloads in bytes; each is a compile-time constant in the loops.
-inline constexpr uint64_t kCallSizes[] = {8, 64, 256, 4096};
+inline constexpr uint64_t kCallSizes[] = {8, 64, 256, 4096, 65536};
 
 struct CallLoad {
   CallMode mode = CallMode::kWrite;
