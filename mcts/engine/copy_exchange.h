@@ -378,13 +378,14 @@ class CopyExchange final : public LocalInstance {
   }
   // Handles the answer to offer_child(). child: the child of the move at the owner, if it has one.
   void on_adopted(RemoteNode offered, std::optional<RemoteNode> child) {
-    if (child && !tree_.accepts(*child)) child.reset();
+    const RemoteNode name = child.value_or(RemoteNode{});
+    const bool has_child = child.has_value() && tree_.accepts(name);
     const std::optional<typename Offers<G>::Sent> offer = offers_.take(offered);
     if (!offer) return;  // abandoned
     Node<G>& parent = *offer->copy;
     const int move = offer->move;
     const SlotId id{offered.slot, offered.generation};
-    if (child == offered) {
+    if (has_child && name == offered) {
       if (const auto adopted = tree_.exported().find(id)) {
         parent.set_child(move, Ref(*adopted));
         if ((*adopted)->outcome() != Outcome::kOpen) {
@@ -393,7 +394,7 @@ class CopyExchange final : public LocalInstance {
         }
       }
     } else {  // the owner has not adopted the offered node, so no rollout has reached it
-      parent.set_child(move, child ? reference_to(*child) : Ref());
+      parent.set_child(move, has_child ? reference_to(name) : Ref());
       tree_.discard_exported(id, Host::here().index);
     }
     pool_.note_answer();

@@ -354,11 +354,11 @@ TEST(DistributedLockNumbers, ExcludeWhenTheyWrap) {
       EXPECT_NE(must(memory->rget(word).wait(soon())), 0u);
       for (const auto& other : locks) {
         if (other == holder) continue;
-        EXPECT_FALSE(must(other->try_acquire()));
-        EXPECT_FALSE(must(other->take_over()));
-        EXPECT_EQ(other->release().code(), absl::StatusCode::kFailedPrecondition);
+        EXPECT_FALSE(must(other->try_acquire(soon())));
+        EXPECT_FALSE(must(other->take_over(soon())));
+        EXPECT_EQ(other->release(soon()).code(), absl::StatusCode::kFailedPrecondition);
       }
-      must(holder->release());
+      must(holder->release(soon()));
     }
     EXPECT_EQ(must(memory->rget(word).wait(soon())), 0u);
   });
