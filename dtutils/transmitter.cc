@@ -5,6 +5,7 @@
 #include <string>
 
 #include "dtutils/error.h"
+#include "dtutils/internal/exception_error.h"
 #include "dtutils/internal/flush_cells.h"
 #include "dtutils/trace.h"
 
@@ -155,7 +156,10 @@ absl::Status TransmitQueue::note_failure(const Completion& completion) {
   failures_.fetch_add(1, std::memory_order_relaxed);
   trace_instant("transmitter", "failure", "queue_pair", queue_pair_->number());
   const std::lock_guard lock(mutex_);
-  absl::Status status = options_.explain_failure(completion, queue_pair_->peer());
+  // An exception would leave the other completions of the batch, and this operation would not end.
+  absl::Status status = internal::error_or_code(absl::StatusCode::kUnavailable, [&] {
+    return options_.explain_failure(completion, queue_pair_->peer());
+  });
   const bool cause = completion.status != CompletionStatus::kFlushed;
   // The completion that is not kFlushed states the cause; the completions with kFlushed are its
   // consequence. A flushed completion may be recorded first if another thread polled it.

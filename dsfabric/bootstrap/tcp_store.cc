@@ -4,11 +4,14 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <string_view>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "dsfabric/bootstrap/peer_user.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/missing_memory.h"
 #include "dtutils/internal/socket_errors.h"
 #include "dtutils/internal/start_thread.h"
 
@@ -20,6 +23,9 @@ constexpr std::chrono::seconds kProofPatience{10};
 constexpr size_t kMoreUnauthenticated = 64;
 constexpr std::chrono::milliseconds kFirstConnectPause{5};
 constexpr std::chrono::milliseconds kLongestConnectPause{200};
+constexpr std::string_view kMemoryKey = "dsfabric.store.memory";
+constexpr std::string_view kMemoryText =
+    "rank 0 lacks memory for a request to the store of the job";
 constexpr const char* kNonceKey = "cariama/nonce";
 
 }  // namespace
@@ -79,29 +85,42 @@ absl::Status TcpStore::wait_until_left(Exchange::Deadline deadline) {
                     names + " did not leave the job in time", "call finalize() in every process");
 }
 
+// Without memory for a step a connection ends that has not proved to belong to the job, or the step
+// is done again.
 void TcpStore::serve() {
-  while (true) {
-    std::vector<pollfd> entries{{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
-    Exchange::Deadline next = kForever;
-    for (const UnauthenticatedConnection& one : unauthenticated_) {
-      const short events = one.outgoing.empty() ? POLLIN : POLLOUT;
-      entries.push_back({one.socket.get(), events, 0});
-      next = std::min(next, one.deadline);
-    }
-    const size_t others = entries.size();
-    server_.append_polled(entries);
-    if (poll_open(entries, poll_timeout(next)) < 0) continue;
-    if (entries[0].revents != 0) return;
-    server_.serve(std::span(entries).subspan(others));
-    size_t at = 2;
-    for (UnauthenticatedConnection& one : unauthenticated_) {
-      if (entries[at++].revents != 0) advance(one);
-      if (std::chrono::steady_clock::now() >= one.deadline) one.socket.reset();
-    }
-    unauthenticated_.remove_if(
-        [](const UnauthenticatedConnection& one) { return !one.socket.valid(); });
-    if (entries[1].revents != 0) accept_all();
+  bool stops = false;
+  while (!stops) {
+    if (!has_memory_for(kMemoryKey, kMemoryText, [&] { stops = !serve_once(); }))
+      std::this_thread::sleep_for(kMemoryPause);
   }
+}
+
+bool TcpStore::serve_once() {
+  std::vector<pollfd> entries{{stop_.get(), POLLIN, 0}, {listener_.get(), POLLIN, 0}};
+  Exchange::Deadline next = kForever;
+  for (const UnauthenticatedConnection& one : unauthenticated_) {
+    const short events = one.outgoing.empty() ? POLLIN : POLLOUT;
+    entries.push_back({one.socket.get(), events, 0});
+    next = std::min(next, one.deadline);
+  }
+  const size_t others = entries.size();
+  server_.append_polled(entries);
+  if (poll_open(entries, poll_timeout(next)) < 0) return true;
+  if (entries[0].revents != 0) return false;
+  // Not repeatable: a request that has been received, or the end of a process, would be lost.
+  // Without memory for it this process ends.
+  [&]() noexcept { server_.serve(std::span(entries).subspan(others)); }();
+  size_t at = 2;
+  for (UnauthenticatedConnection& one : unauthenticated_) {
+    const bool is_ready = entries[at++].revents != 0;
+    if (is_ready && !has_memory_for(kMemoryKey, kMemoryText, [&] { advance(one); }))
+      one.socket.reset();
+    if (std::chrono::steady_clock::now() >= one.deadline) one.socket.reset();
+  }
+  unauthenticated_.remove_if(
+      [](const UnauthenticatedConnection& one) { return !one.socket.valid(); });
+  if (entries[1].revents != 0) accept_all();
+  return true;
 }
 
 void TcpStore::accept_all() {

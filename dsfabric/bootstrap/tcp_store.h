@@ -58,6 +58,8 @@ class TcpStore {
 
   TcpStore(int size, const JobSecret& key, Admission admission);
   void serve();
+  // Serves what is ready. Returns false when the store is to stop.
+  [[nodiscard]] bool serve_once();
   void accept_all();
   void advance(UnauthenticatedConnection& one);
   void on_closed(int rank, const absl::Status& why);

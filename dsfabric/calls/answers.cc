@@ -1,12 +1,15 @@
 #include "dsfabric/calls/answers.h"
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
+#include <new>
 
 #include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/calls/running_call.h"
 #include "dsfabric/internal/call_failures.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/exception_error.h"
 #include "dtutils/trace.h"
 
 namespace cariama::internal {
@@ -14,9 +17,14 @@ namespace cariama::internal {
 // ---- In the process that ran the call -----------------------------------------------------------
 
 void Answers::report_exception(uint32_t from, const IncomingCall& call) {
-  std::fprintf(stderr, "cariama: rank %u: a call from %s threw %s\n", job_.rank(),
-               job_.label(from).c_str(),
-               describe_exception(call.error_type, call.error_text).c_str());
+  try {
+    std::fprintf(stderr, "cariama: rank %u: a call from %s threw %s\n", job_.rank(),
+                 job_.label(from).c_str(),
+                 describe_exception(call.error_type, call.error_text).c_str());
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "cariama: rank %u: a call from rank %u threw %s\n", job_.rank(), from,
+                 call.error_type.c_str());
+  }
 }
 
 void Answers::write_outcome(uint32_t to, const NotifyTarget& target, CallOutcome outcome) {
@@ -51,16 +59,22 @@ absl::Status Answers::send_result(uint32_t to, uint64_t handle, const std::strin
   return send_answer(to, OutgoingCall::of(complete));
 }
 
+// The texts are the bytes of a buffer, so that the caller needs no memory to take the answer.
 absl::Status Answers::send_failure(uint32_t to, uint64_t handle, CallOutcome outcome,
                                    const std::string& type, const std::string& text) {
-  const auto complete = make_call(
-      [handle, outcome](const std::string& type, const std::string& text) {
+  std::string texts = type;
+  if (!text.empty()) texts.append(1, '\0').append(text);
+  const auto complete = make_buffer_call(
+      [handle, outcome](void* bytes, uint64_t size) {
+        const std::string_view both(static_cast<const char*>(bytes), size);
+        const size_t end = std::min(both.find('\0'), both.size());
         const RunningCall& here = this_running_call;
-        answers_of(*here.fabric).complete(here.source, handle, outcome, type, text, {});
+        answers_of(*here.fabric)
+            .complete(here.source, handle, outcome, both.substr(0, end),
+                      both.substr(std::min(end + 1, both.size())), {});
       },
-      type, text);
-  const auto& owning = owned(complete);
-  return send_answer(to, OutgoingCall::of(owning));
+      std::as_bytes(std::span(texts)));
+  return send_answer(to, OutgoingCall::of(complete));
 }
 
 void Answers::answer(uint32_t to, const NotifyTarget* wanted, const IncomingCall& call,
@@ -145,38 +159,46 @@ bool Answers::answer_in_slot(uint32_t to, uint64_t handle, const std::string& re
 
 // ---- In the process that called -----------------------------------------------------------------
 
-void Answers::complete(uint32_t from, uint64_t handle, CallOutcome outcome, const std::string& type,
-                       const std::string& text, std::span<const std::byte> result) {
-  std::unique_ptr<PendingCall> call = pending_.take(handle, from);
-  if (call == nullptr) return;  // the peer was considered failed before
-  absl::Status status;
+absl::Status Answers::error_of(uint32_t from, CallOutcome outcome, std::string_view type,
+                               std::string_view text) const {
   switch (outcome) {
     case CallOutcome::kDone:
-      break;
+      return absl::OkStatus();
     case CallOutcome::kThrew:
-      status = make_error(
-          absl::StatusCode::kInternal, ErrorScope::kOperation,
-          "the call threw at " + job_.label(from) + ": " + describe_exception(type, text));
-      break;
+      return error_or_code(absl::StatusCode::kInternal, [&] {
+        return make_error(absl::StatusCode::kInternal, ErrorScope::kOperation,
+                          "the call threw at " + job_.label(from) + ": " +
+                              describe_exception(std::string(type), std::string(text)));
+      });
     case CallOutcome::kMalformed:
-      status = make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+      return error_or_code(absl::StatusCode::kInvalidArgument, [&] {
+        return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
                           job_.label(from) + " found the arguments of the call malformed");
-      break;
+      });
     case CallOutcome::kUnknown:
     default:
-      status = make_error(absl::StatusCode::kUnimplemented, ErrorScope::kOperation,
+      return error_or_code(absl::StatusCode::kUnimplemented, [&] {
+        return make_error(absl::StatusCode::kUnimplemented, ErrorScope::kOperation,
                           job_.label(from) + " has no function with the id of the call");
-      break;
+      });
   }
-  call->complete(status, result);
+}
+
+void Answers::complete(uint32_t from, uint64_t handle, CallOutcome outcome, std::string_view type,
+                       std::string_view text, std::span<const std::byte> result) {
+  std::unique_ptr<PendingCall> call = pending_.take(handle, from);
+  if (call == nullptr) return;  // the peer was considered failed before
+  call->complete(error_of(from, outcome, type, text), result);
 }
 
 void Answers::fail(uint32_t rank, const absl::Status& status) {
-  for (auto& call : pending_.take_all(rank)) call->complete(status, {});
+  uint32_t from = 0;
+  while (const auto call = pending_.take_failed(rank, from)) call->complete(status, {});
 }
 
 void Answers::fail_routed(uint32_t rank, uint32_t router, const absl::Status& status) {
-  for (auto& call : pending_.take_routed(rank, router)) call->complete(status, {});
+  uint32_t from = 0;
+  while (const auto call = pending_.take_routed(rank, router, from)) call->complete(status, {});
 }
 
 void Answers::fail_carried(uint32_t rank, uint64_t channel, const absl::Status& status) {

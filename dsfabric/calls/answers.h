@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -50,9 +51,9 @@ class Answers {
     return pending_.add(rank, std::move(call), slots_of(rank), router);
   }
   // Completes the call with an answer from process `from`.
-  void complete(uint32_t from, uint64_t handle, CallOutcome outcome, const std::string& type,
-                const std::string& text, std::span<const std::byte> result);
-  // Completes all calls that wait for `rank` with an error.
+  void complete(uint32_t from, uint64_t handle, CallOutcome outcome, std::string_view type,
+                std::string_view text, std::span<const std::byte> result);
+  // Completes all calls that wait for `rank` with an error. Needs no memory.
   void fail(uint32_t rank, const absl::Status& status);
   // Does the same with the calls to `rank` that `router` was to forward.
   void fail_routed(uint32_t rank, uint32_t router, const absl::Status& status);
@@ -72,7 +73,8 @@ class Answers {
   // Sends the outcome of a call to its caller. Prints the exception if no message transports its
   // text: no caller waits, or the caller waits for an outcome word. Does not wait for credit: an
   // answer without credit is deferred. If the caller's process cannot be connected now, the answer
-  // is repeated at heartbeats, until it is sent or that process fails.
+  // is repeated at heartbeats, until it is sent or that process fails. Throws std::bad_alloc if the
+  // answer was not sent: the caller answers again.
   void answer(uint32_t to, const NotifyTarget* wanted, const IncomingCall& call,
               const std::string& result);
   // See UnsentAnswers.
@@ -83,6 +85,9 @@ class Answers {
   // Returns the slots for results from `rank`; nullptr if that process sends its results by
   // messages.
   [[nodiscard]] AnswerSlots* slots_of(uint32_t rank);
+  // Returns the error of a call of this process with that outcome at `from`, or OK.
+  [[nodiscard]] absl::Status error_of(uint32_t from, CallOutcome outcome, std::string_view type,
+                                      std::string_view text) const;
   template <typename Function>
   void for_slots(Function&& function);
   void write_outcome(uint32_t to, const NotifyTarget& target, CallOutcome outcome);

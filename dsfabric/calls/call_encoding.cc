@@ -8,6 +8,7 @@
 
 #include "dsfabric/internal/call_failures.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/exception_error.h"
 #include "dtutils/internal/peer_remedy.h"
 
 namespace cariama {
@@ -22,8 +23,10 @@ std::string readable_type(const std::type_info& type) {
 }
 
 absl::Status malformed(std::string_view what) {
-  return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                    "a call arrived malformed: " + std::string(what));
+  return internal::error_or_code(absl::StatusCode::kInvalidArgument, [&] {
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
+                      "a call arrived malformed: " + std::string(what));
+  });
 }
 
 }  // namespace
@@ -92,8 +95,10 @@ absl::Status no_room_in_time(const std::string& label) {
 }
 
 absl::Status unreadable_result() {
-  return make_error(absl::StatusCode::kInternal, ErrorScope::kOperation,
-                    "the result of a call could not be read: " + describe_exception());
+  return error_or_code(absl::StatusCode::kInternal, [] {
+    return make_error(absl::StatusCode::kInternal, ErrorScope::kOperation,
+                      "the result of a call could not be read: " + describe_exception());
+  });
 }
 
 std::string describe_exception() {

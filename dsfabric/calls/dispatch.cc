@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "dsfabric/calls/running_call.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/missing_memory.h"
 #include "dtutils/internal/start_thread.h"
 #include "dtutils/trace.h"
 
@@ -71,12 +72,14 @@ void Dispatch::end(ArrivedMessage* message) {
 }
 
 void Dispatch::run(ArrivedMessage* message) {
-  // Also after an exception (no memory): otherwise the receive unit would stay in use, and
+  // Also after an exception of a coroutine: otherwise the receive unit would stay in use, and
   // finalize() would wait for the call.
-  const struct Ended {
-    ~Ended() { dispatch.end(message); }
+  struct Ended {
+    ~Ended() {
+      if (message != nullptr) dispatch.end(message);
+    }
     Dispatch& dispatch;
-    ArrivedMessage* const message;
+    ArrivedMessage* message;
   } ended{*this, message};
   const uint32_t from = message->rank;
   if (message->resume) {
@@ -108,7 +111,52 @@ void Dispatch::run(ArrivedMessage* message) {
       rejected_.add(from, call.outcome == CallOutcome::kUnknown ? "no function has its id"
                                                                 : "its closure is malformed");
     }
-    if (!call.answered_later) answers_.answer(from, call.notify, call, result);
+    if (call.answered_later) return;
+    try {
+      answers_.answer(from, call.notify, call, result);
+    } catch (const std::bad_alloc&) {
+      // The message has no room for the result: its caller gets an error.
+      const bool loses_result = call.result != nullptr && call.outcome == CallOutcome::kDone;
+      message->unanswered = loses_result ? CallOutcome::kThrew : call.outcome;
+      ended.message = nullptr;
+      unanswered_.push(message);  // last: another thread may answer now
+    }
+  }
+}
+
+bool Dispatch::answer(const ArrivedMessage& message) {
+  const auto parsed =
+      parse_call({message.bytes + sizeof(MessageHeader), message.size - sizeof(MessageHeader)});
+  IncomingCall call;
+  call.outcome = *message.unanswered;
+  try {
+    if (call.outcome == CallOutcome::kThrew) call.error_type = "std::bad_alloc";
+    answers_.answer(message.rank, &parsed->notify, call, {});
+    return true;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
+void Dispatch::answer_again() {
+  if (unanswered_.empty() || !unanswered_.try_consume()) return;
+  const struct Done {
+    ~Done() { inbox.done(); }
+    Inbox& inbox;
+  } done{unanswered_};
+  while (InboxNode* const node = unanswered_.pop()) {
+    auto* const message = static_cast<ArrivedMessage*>(node);
+    if (!answer(*message))
+      return unanswered_.push(message);  // there is no memory for others either
+    message->unanswered.reset();
+    end(message);
+  }
+}
+
+Dispatch::~Dispatch() {
+  while (InboxNode* const node = unanswered_.pop()) {
+    auto* const message = static_cast<ArrivedMessage*>(node);
+    if (message->connection == nullptr) delete static_cast<OwnMessage*>(message);
   }
 }
 
@@ -152,6 +200,7 @@ size_t Dispatch::run_messages(Inbox& inbox, size_t most) {
 }
 
 size_t Dispatch::consume(uint32_t index, size_t most, bool marks) {
+  answer_again();  // not only at heartbeats: a job of one process has none
   Worker& worker = workers_.at(index);
   Inbox& inbox = worker.inbox;
   CallSource* const source = worker.source.load(std::memory_order_acquire);
@@ -211,7 +260,7 @@ void Dispatch::help(CallConsumer role) {
           }
           return count != 0 || job_.lifecycle().is_stopping();
         },
-        kForever, &sleeper));
+        unanswered_.empty() ? kForever : deadline_after(kMemoryPause), &sleeper));
   }
 }
 

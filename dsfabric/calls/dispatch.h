@@ -24,6 +24,7 @@
 #include "dsfabric/calls/workers.h"
 #include "dsfabric/fabric_options.h"
 #include "dsfabric/peers/connection.h"
+#include "dsfabric/peers/inbox.h"
 #include "dsfabric/peers/ports.h"
 #include "dtutils/wait.h"
 
@@ -48,6 +49,7 @@ class Dispatch {
         pulls_(pulls),
         transfers_(transfers),
         rejected_(rejected) {}
+  ~Dispatch();
   Dispatch(const Dispatch&) = delete;
   Dispatch& operator=(const Dispatch&) = delete;
 
@@ -72,6 +74,8 @@ class Dispatch {
   size_t process_own_calls(uint32_t index, size_t most) {
     return workers_.at(index).runs_own_calls() ? process_calls(index, most) : 0;
   }
+  // Answers the calls that have run and for whose answers there was no memory. Never blocks.
+  void answer_again();
   // Runs the calls to workers whose thread has left or has not called init_thread() yet.
   void process_calls_of_absent_workers();
   // See Fabric::progress(). Returns the number of messages, results and awaited
@@ -92,7 +96,10 @@ class Dispatch {
   // a helper thread (Worker::try_consume_or_mark).
   size_t consume(uint32_t index, size_t most, bool marks);
   size_t run_messages(Inbox& inbox, size_t most);
+  // Throws no std::bad_alloc: a call whose answer finds no memory is kept for answer_again().
   void run(ArrivedMessage* message);
+  // Sends the answer of a call of unanswered_. Returns false if there is no memory for it.
+  [[nodiscard]] bool answer(const ArrivedMessage& message);
   // Returns a copy of a message, whose bytes of buffered_bytes are reserved, and ends the use of
   // its receive unit. Without memory, returns the message itself, and releases the bytes.
   [[nodiscard]] ArrivedMessage* buffered(ArrivedMessage* message);
@@ -112,6 +119,9 @@ class Dispatch {
   std::mutex process_consumer_mutex_;
   std::thread process_consumer_;  // created for the first worker that selects it
   std::atomic<uint64_t> calls_run_{0};
+  // Calls that have run, with ArrivedMessage::unanswered set. Each is kept in its receive unit or
+  // its own memory, so that keeping it needs no memory.
+  Inbox unanswered_;
 };
 
 }  // namespace cariama::internal

@@ -25,6 +25,7 @@ class PendingCall {
  public:
   virtual ~PendingCall() = default;
   // `result` is the serialized result; valid only if status is OK.
+  // Must not throw for want of memory: the call has been removed, and would never end.
   virtual void complete(const absl::Status& status, std::span<const std::byte> result) = 0;
 };
 
@@ -99,16 +100,27 @@ class BasicPendingCalls {
     return call;
   }
 
-  // Removes and returns all calls that the failed process `rank` was to answer or to forward. Their
-  // slots are not reused.
-  [[nodiscard]] std::vector<std::unique_ptr<PendingCall>> take_all(uint32_t rank) {
-    return take_if([&](const Entry& entry) { return entry.needs(rank); });
+  // The three functions below remove and return one call for which no answer will come, or return
+  // nullptr if there is none. They do not allocate: a call that is removed must be completed.
+  // `from`: 0 at first, then unchanged: where the search goes on.
+
+  // A call that the failed process `rank` was to answer or to forward. The slots of calls that it
+  // was to answer are not reused.
+  [[nodiscard]] std::unique_ptr<PendingCall> take_failed(uint32_t rank, uint32_t& from) {
+    return take_next(
+        from, [&](const Entry& entry) { return entry.needs(rank); }, rank);
   }
-  // Does the same with the calls that `router` was to forward to process `rank`.
-  [[nodiscard]] std::vector<std::unique_ptr<PendingCall>> take_routed(uint32_t rank,
-                                                                      uint32_t router) {
-    return take_if(
-        [&](const Entry& entry) { return entry.rank == rank && entry.router == router; });
+  // A call that `router` was to forward to process `rank`, which lives.
+  [[nodiscard]] std::unique_ptr<PendingCall> take_routed(uint32_t rank, uint32_t router,
+                                                         uint32_t& from) {
+    return take_next(
+        from, [&](const Entry& entry) { return entry.rank == rank && entry.router == router; });
+  }
+  // A call that `channel` to process `rank`, which lives, carries.
+  [[nodiscard]] std::unique_ptr<PendingCall> take_carried(uint32_t rank, uint64_t channel,
+                                                          uint32_t& from) {
+    return take_next(
+        from, [&](const Entry& entry) { return entry.channel == channel && entry.needs(rank); });
   }
 
   // The channel `channel` of the layer above is about to carry the call `handle`. Does nothing if
@@ -120,23 +132,6 @@ class BasicPendingCalls {
     Entry& entry = entries_[index];
     if (entry.call != nullptr && entry.handle == handle) entry.channel = channel;
   }
-  // Removes and returns a call that `channel` to process `rank` carries, or returns nullptr if
-  // there is none. Does not allocate. `from`: 0 at first, then unchanged: where the search goes on.
-  [[nodiscard]] std::unique_ptr<PendingCall> take_carried(uint32_t rank, uint64_t channel,
-                                                          uint32_t& from) {
-    const std::lock_guard<Mutex> lock(mutex_);
-    for (; from < entries_.size(); ++from) {
-      Entry& entry = entries_[from];
-      if (entry.call == nullptr || entry.channel != channel || !entry.needs(rank)) continue;
-      // The call may still run, and its result arrive in its slot: the slot stays reserved, and
-      // any_in_slots() true, so that the answer is taken and counted.
-      std::unique_ptr<PendingCall> call = std::move(entry.call);
-      release(from++);
-      return call;
-    }
-    return nullptr;
-  }
-
   // Marks the slots of the calling thread's calls as polled.
   void start_polling(Slots& slots, PollerId poller) {
     if (!slots.has_unpolled(poller)) return;
@@ -177,22 +172,23 @@ class BasicPendingCalls {
     std::unique_ptr<PendingCall> call;
   };
 
+  // `failed`: the process whose failure ends the calls, if any.
   template <typename Condition>
-  [[nodiscard]] std::vector<std::unique_ptr<PendingCall>> take_if(const Condition& condition) {
+  [[nodiscard]] std::unique_ptr<PendingCall> take_next(uint32_t& from, const Condition& condition,
+                                                       uint32_t failed = kNoRank) {
     const std::lock_guard<Mutex> lock(mutex_);
-    std::vector<std::unique_ptr<PendingCall>> taken;
-    // Before a call is removed: a call that is removed must be completed.
-    taken.reserve(static_cast<size_t>(std::count_if(
-        entries_.begin(), entries_.end(),
-        [&](const Entry& entry) { return entry.call != nullptr && condition(entry); })));
-    for (uint32_t index = 0; index < entries_.size(); ++index) {
-      Entry& entry = entries_[index];
+    for (; from < entries_.size(); ++from) {
+      Entry& entry = entries_[from];
       if (entry.call == nullptr || !condition(entry)) continue;
-      if (slot_of(entry.handle) != 0) in_slots_.fetch_sub(1, std::memory_order_relaxed);
-      taken.push_back(std::move(entry.call));
-      release(index);
+      // The call may still run in a process that lives, and its result arrive in its slot: the slot
+      // stays reserved, and any_in_slots() true, so that the answer is taken and counted.
+      if (entry.rank == failed && slot_of(entry.handle) != 0)
+        in_slots_.fetch_sub(1, std::memory_order_relaxed);
+      std::unique_ptr<PendingCall> call = std::move(entry.call);
+      release(from++);
+      return call;
     }
-    return taken;
+    return nullptr;
   }
 
   mutable Mutex mutex_;

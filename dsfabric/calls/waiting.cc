@@ -26,7 +26,10 @@ class Dispatch::WaitSleeper final : public Sleeper {
     }
     sleeper_.arm();
   }
-  [[nodiscard]] bool recheck() override { return sleeper_.recheck(); }
+  [[nodiscard]] bool recheck() override {
+    // No event tells that there is memory for the answers again.
+    return sleeper_.recheck() || !dispatch_.unanswered_.empty();
+  }
   void wait(Deadline deadline) override {
     const TraceScope trace("dsfabric", "sleep");
     sleeper_.wait(deadline);

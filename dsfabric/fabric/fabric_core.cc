@@ -208,11 +208,12 @@ void FabricCore::event_arrived(uint32_t from, uint32_t immediate) {
 }
 
 void FabricCore::heartbeat() {
-  peers_.handle_ended();
+  peers_.handle_failures();
   // Completes results in the slots of a thread that is inside a blocking call, in case another
   // thread waits for these results.
   static_cast<void>(answers_.take_results(nullptr));
   answers_.heartbeat();
+  dispatch_.answer_again();
 }
 
 // ---- PeerListener -------------------------------------------------------------------------------

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <list>
 #include <mutex>
@@ -22,11 +21,11 @@
 #include "dsfabric/bootstrap/sockets.h"
 #include "dsfabric/peers/broker_wire.h"
 #include "dsfabric/peers/connect_deadline.h"
-#include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/boot_id.h"
 #include "dtutils/internal/exception_error.h"
 #include "dtutils/internal/local_socket.h"
+#include "dtutils/internal/missing_memory.h"
 #include "dtutils/internal/socket_errors.h"
 #include "dtutils/internal/start_thread.h"
 
@@ -36,8 +35,9 @@ namespace {
 constexpr std::string_view kAddressKey = "cariama/broker";
 // Time limit of a connection for the handshake and the request, and again for taking the answer.
 constexpr std::chrono::seconds kClientPatience{10};
-// After a step that found no memory, so that the thread does not spin.
-constexpr std::chrono::milliseconds kMemoryPause{10};
+constexpr std::string_view kMemoryKey = "dsfabric.broker.memory";
+constexpr std::string_view kMemoryText =
+    "this process lacks memory to answer another one that connects to it";
 // Maximum number of connections served at the same time: a few per process, and some more. When the
 // limit is reached, the oldest connection that has not passed the handshake is dropped. So idle
 // connections without the secret cannot use up the limit for peers.
@@ -204,30 +204,14 @@ class SocketBroker final : public Broker {
   void serve() {
     bool stops = false;
     while (!stops) {
-      if (!has_memory_for([&] { stops = !serve_once(); }))
-        std::this_thread::sleep_for(kMemoryPause);
+      if (!has_memory([&] { stops = !serve_once(); })) std::this_thread::sleep_for(kMemoryPause);
     }
   }
 
-  // Runs `step`. Returns false if it has found no memory, which is reported.
+  // As internal::has_memory_for().
   template <typename Step>
-  static bool has_memory_for(const Step& step) {
-    try {
-      step();
-      return true;
-    } catch (const std::bad_alloc&) {
-      report_missing_memory();
-      return false;
-    }
-  }
-  static void report_missing_memory() noexcept {
-    try {
-      report_once("dsfabric.broker.memory",
-                  "this process lacks memory to answer another one that connects to it",
-                  "raise ulimit -v and -d");
-    } catch (const std::bad_alloc&) {
-      std::fputs("cariama: no memory to answer a process that connects\n", stderr);
-    }
+  static bool has_memory(const Step& step) {
+    return has_memory_for(kMemoryKey, kMemoryText, step);
   }
 
   // Serves what is ready. Returns false after stop().
@@ -249,7 +233,7 @@ class SocketBroker final : public Broker {
     size_t at = 1 + listeners_.size();
     for (Incoming& one : incoming_) {
       const bool is_ready = entries[at++].revents != 0;
-      if (is_ready && !has_memory_for([&] { advance(one); })) one.socket.reset();
+      if (is_ready && !has_memory([&] { advance(one); })) one.socket.reset();
       if (std::chrono::steady_clock::now() >= one.deadline) one.socket.reset();
     }
     incoming_.remove_if([](const Incoming& one) { return !one.socket.valid(); });
@@ -324,7 +308,7 @@ class SocketBroker final : public Broker {
     try {
       answer = handler_(one.handshake.peer(), one.request.frame().bytes);
     } catch (const std::bad_alloc& error) {
-      report_missing_memory();
+      report_missing_memory(kMemoryKey, kMemoryText);
       answer = exception_error(error, "answering a request to connect", {});
     }
     if (answer.ok() && answer->size() > BrokerFrame::kMaxBytes) {

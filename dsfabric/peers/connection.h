@@ -52,6 +52,8 @@ struct ArrivedMessage : InboxNode {
   uint32_t rank = 0;   // of the sending process
   bool waits = false;  // for its destination thread (Connection::mark_waiting)
   uint64_t arrow = 0;  // id of the message's arrow in a trace, or 0
+  // If set: the call has run, and this outcome is still to be sent (Dispatch::answer_again).
+  std::optional<CallOutcome> unanswered{};
   // If set: not a call, but a coroutine of this process to resume.
   std::coroutine_handle<> resume{};
 };

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdio>
+#include <new>
 #include <optional>
 #include <string>
 #include <thread>
@@ -10,6 +11,7 @@
 #include "dsfabric/bootstrap/launch_variables.h"
 #include "dsfabric/peers/peer_table.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/exception_error.h"
 #include "dtutils/internal/peer_remedy.h"
 
 namespace cariama::internal {
@@ -41,37 +43,50 @@ absl::Status end_of(const std::string& label, const std::string& how) {
 void PeerTable::fail(uint32_t rank, const absl::Status& reason) {
   if (job_.lifecycle().is_closed()) return;
   Peer& peer = this->peer(rank);
+  // Callers get UNAVAILABLE for every error, because the peer cannot be reached any more.
+  absl::Status failure =
+      absl::IsUnavailable(reason) ? reason : error_or_code(absl::StatusCode::kUnavailable, [&] {
+        return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
+                          "the connection to " + job_.label(rank) +
+                              " has failed: " + std::string(reason.message()));
+      });
   {
     const std::lock_guard lock(peer.mutex);
     if (peer.apply(PeerEvent::kFailure) != PeerAction::kSpreadFailure) return;
-    // Callers get UNAVAILABLE for every error, because the peer cannot be reached any more.
-    peer.failure = absl::IsUnavailable(reason)
-                       ? reason
-                       : make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
-                                    "the connection to " + job_.label(rank) +
-                                        " has failed: " + std::string(reason.message()));
+    peer.failure = std::move(failure);
   }
-  if (job_.options().lease.count() != 0) {
-    static_cast<void>(job_.bootstrap().put(kGivenUpKey + std::to_string(rank), ""));
-  }
-  if (job_.options().on_failure == FailurePolicy::kAbort) exit_because_of(peer);
-  for (const auto& connection : peer.connections) {
-    ports_.drop_deferred(*connection);
-    // The process may still live and continue. It must then not reach this process's memory, which
-    // may have another use from now on.
-    connection->cut();
-  }
-  listener_.peer_failed(rank, peer.failure);
-  // This loop comes after the store of the peer's state; both are sequentially consistent.
-  // send_death_notices() accesses them in the opposite order (it runs after its peer's state became
-  // kConnected). So a process that connects meanwhile gets the notice from this loop or from
-  // send_death_notices().
-  // A record that this loop does not see counts as its initial state (per_peer.h).
-  peers_.for_each([&](uint32_t to, const Peer& other) {
-    if (other.current.load(std::memory_order_seq_cst) == PeerState::kConnected) {
-      send_death_notice(rank, to);
+  spread_failure(peer);
+}
+
+void PeerTable::spread_failure(Peer& peer) {
+  const uint32_t rank = peer.rank;
+  try {
+    if (job_.options().lease.count() != 0) {
+      static_cast<void>(job_.bootstrap().put(kGivenUpKey + std::to_string(rank), ""));
     }
-  });
+    if (job_.options().on_failure == FailurePolicy::kAbort) exit_because_of(peer);
+    for (const auto& connection : peer.connections) {
+      ports_.drop_deferred(*connection);
+      // The process may still live and continue. It must then not reach this process's memory,
+      // which may have another use from now on.
+      connection->cut();
+    }
+    listener_.peer_failed(rank, peer.failure);
+    // This loop comes after the store of the peer's state; both are sequentially consistent.
+    // send_death_notices() accesses them in the opposite order (it runs after its peer's state
+    // became kConnected). So a process that connects meanwhile gets the notice from this loop or
+    // from send_death_notices().
+    // A record that this loop does not see counts as its initial state (per_peer.h).
+    peers_.for_each([&](uint32_t to, const Peer& other) {
+      if (other.current.load(std::memory_order_seq_cst) == PeerState::kConnected) {
+        send_death_notice(rank, to);
+      }
+    });
+  } catch (const std::bad_alloc&) {  // handle_failures() does all of it again
+    peer.must_spread.store(true, std::memory_order_release);
+    any_must_spread_.store(true, std::memory_order_release);
+    throw;
+  }
 }
 
 void PeerTable::exit_because_of(const Peer& peer) {
@@ -90,16 +105,39 @@ void PeerTable::exit_because_of(const Peer& peer) {
 // A launcher knows the end of each of its processes, also of a process to which no other process is
 // connected.
 void PeerTable::handle_ended() {
-  for (Exchange::Ended& ended : job_.bootstrap().take_ended()) {
+  if (ended_.empty()) ended_ = job_.bootstrap().take_ended();
+  // A report is removed when it has been handled: without memory the next heartbeat handles it.
+  for (; !ended_.empty(); ended_.erase(ended_.begin())) {
+    const Exchange::Ended& ended = ended_.front();
     const auto rank = static_cast<uint32_t>(ended.rank);
     if (rank >= job_.size() || rank == job_.rank()) continue;
+    Peer& peer = this->peer(rank);
+    const absl::Status how = error_or_code(absl::StatusCode::kUnavailable,
+                                           [&] { return end_of(job_.label(rank), ended.how); });
     {
-      Peer& peer = this->peer(rank);
       const std::lock_guard lock(peer.mutex);
       peer.reported_end = ended.how;
     }
-    fail(rank, end_of(job_.label(rank), ended.how));
+    fail(rank, how);
   }
+}
+
+void PeerTable::handle_failures() {
+  if (handling_.exchange(true, std::memory_order_acquire)) return;
+  const struct Done {
+    ~Done() { handling.store(false, std::memory_order_release); }
+    std::atomic<bool>& handling;
+  } done{handling_};
+  if (any_must_spread_.exchange(false, std::memory_order_acquire)) {
+    peers_.for_each([&](uint32_t, Peer& peer) {
+      if (!peer.must_spread.exchange(false, std::memory_order_acquire)) return;
+      try {
+        spread_failure(peer);
+      } catch (const std::bad_alloc&) {  // is marked again; the others may find memory
+      }
+    });
+  }
+  handle_ended();
 }
 
 std::optional<std::string> PeerTable::reported_end(const Peer& peer) {

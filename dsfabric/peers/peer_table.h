@@ -39,8 +39,8 @@ namespace cariama::internal {
 // The interface by which the peer table uses the parts above it. Called without a lock.
 class PeerListener {
  public:
-  // Called once for each peer that is considered failed. The listener ends all operations that wait
-  // for the peer. Must not block.
+  // Called for each peer that is considered failed, again after std::bad_alloc. The listener ends
+  // all operations that wait for the peer. Must not block.
   virtual void peer_failed(uint32_t rank, const absl::Status& failure) = 0;
   // Sends a call to the connected process `to` that calls PeerTable::receive_death_notice(). Must
   // not block. If the call cannot be sent, `to` has failed too.
@@ -104,10 +104,12 @@ class PeerTable {
 
   // Records that `rank` is considered failed from now on, because of `reason`. Ignored if the
   // fabric is closed. Does not return if FabricOptions::on_failure is kAbort: prints the reason and
-  // exits.
+  // exits. After std::bad_alloc the peer is considered failed if it has a record, and
+  // handle_failures() does the rest.
   void fail(uint32_t rank, const absl::Status& reason);
-  // Handles the ends of processes that the store has reported. At most one thread at a time.
-  void handle_ended();
+  // Handles the ends of processes that the store has reported, and continues what fail() could not
+  // do for want of memory. Called at each heartbeat. Does nothing while another call of it runs.
+  void handle_failures();
   // Handles a notice of process `from` that process `dead` has failed.
   void receive_death_notice(uint32_t dead, uint32_t from);
 
@@ -124,8 +126,10 @@ class PeerTable {
 
     const uint32_t rank;
     mutable std::mutex mutex;
-    Doorbell changed;          // rung when the state changes
-    absl::Status failure;      // guarded by mutex; set once, in the transition to kFailed
+    Doorbell changed;      // rung when the state changes
+    absl::Status failure;  // guarded by mutex; set once, in the transition to kFailed
+    // fail() has found no memory to tell the listener and the other processes.
+    std::atomic<bool> must_spread{false};
     std::string reported_end;  // guarded by mutex; the store's report, completes "LABEL ..."
     // Set in the transition to kConfirming or kAnswered. Constant in kConnected.
     Connections connections;
@@ -170,6 +174,9 @@ class PeerTable {
   void abandon_attempt(Peer& peer);
 
   // Failing.
+  void handle_ended();
+  // Ends the operations to the failed peer, and sends the death notices. May be repeated.
+  void spread_failure(Peer& peer);
   [[noreturn]] void exit_because_of(const Peer& peer);
   // Returns the store's report of the peer's end, if it comes within a short time. Blocks.
   [[nodiscard]] std::optional<std::string> reported_end(const Peer& peer);
@@ -180,8 +187,11 @@ class PeerTable {
   const FabricJob& job_;
   Ports& ports_;
   PeerListener& listener_;
-  PerPeer<Peer> peers_;         // a process without a record is unconnected
-  std::mutex creating_broker_;  // locked until broker_ is set: its thread may run before
+  PerPeer<Peer> peers_;  // a process without a record is unconnected
+  std::atomic<bool> any_must_spread_{false};
+  std::atomic<bool> handling_{false};   // a thread is inside handle_failures()
+  std::vector<Exchange::Ended> ended_;  // of handle_failures(): reports not handled yet
+  std::mutex creating_broker_;          // locked until broker_ is set: its thread may run before
   std::unique_ptr<Broker> broker_;
 };
 

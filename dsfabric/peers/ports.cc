@@ -14,6 +14,8 @@
 #include <utility>
 
 #include "dtutils/error.h"
+#include "dtutils/internal/exception_error.h"
+#include "dtutils/internal/missing_memory.h"
 #include "dtutils/internal/peer_remedy.h"
 #include "dtutils/internal/start_thread.h"
 #include "dtutils/trace.h"
@@ -245,7 +247,7 @@ void Ports::serve(Port& port) {
   };
   bool busy = true;
   std::chrono::microseconds aside_for = kStandAside;
-  while (!job_.lifecycle().is_stopping()) {
+  const auto round = [&] {
     deferred = has_unsent(port);
     const Deadline deadline = deferred ? deadline_after(kDeferredPause)
                                        : port.next_heartbeat.load(std::memory_order_relaxed);
@@ -255,6 +257,12 @@ void Ports::serve(Port& port) {
     rounds_.fetch_add(1, std::memory_order_relaxed);
     aside_for = stand_aside(port, aside_for);
     service(port, std::chrono::steady_clock::now());
+  };
+  while (!job_.lifecycle().is_stopping()) {
+    if (!has_memory_for("dsfabric.service.memory",
+                        "this process lacks memory for the messages of another one", round)) {
+      std::this_thread::sleep_for(kMemoryPause);
+    }
   }
 }
 
@@ -280,34 +288,50 @@ void Ports::service(Port& port, Deadline now) {
   const bool heartbeat = now >= next && port.next_heartbeat.compare_exchange_strong(
                                             next, deadline_after(job_.options().heartbeat));
   if (!deferred && !heartbeat) return;
-  if (heartbeat) listener_.heartbeat();
   // Clear the flag before the connections are visited: credits that become due later set it again.
   port.owes_credits.store(false, std::memory_order_seq_cst);
-  std::vector<Connection*> connections;
-  {
-    const std::lock_guard lock(port.mutex);
-    connections = port.connections;
+  std::exception_ptr first;
+  const auto do_part = [&](const auto& part) {
+    try {
+      part();
+    } catch (...) {
+      port.owes_credits.store(true, std::memory_order_seq_cst);
+      if (first == nullptr) first = std::current_exception();
+    }
+  };
+  if (heartbeat) do_part([&] { listener_.heartbeat(); });
+  for (size_t i = 0;; ++i) {
+    Connection* connection = nullptr;
+    {
+      const std::lock_guard lock(port.mutex);
+      if (i < port.connections.size()) connection = port.connections[i];
+    }
+    if (connection == nullptr) break;
+    do_part([&] { service(port, *connection, deferred, heartbeat); });
   }
-  for (Connection* connection : connections) {
-    if (connection->is_abandoned()) continue;
-    const bool failed = listener_.is_failed(connection->rank());
-    if (deferred) {
-      deferred_.release(failed ? connection->drop_deferred() : connection->send_deferred());
-    }
-    if (failed) continue;
-    if (!connection->return_credits()) port.owes_credits.store(true, std::memory_order_seq_cst);
-    if (!heartbeat) continue;
-    connection->poll_sends();
-    connection->repeat_credits();
-    if (absl::Status status = connection->status(); !status.ok()) {
-      listener_.connection_failed(connection->rank(), status);
-    }
-    if (job_.options().lease.count() != 0) check_lease(*connection);
-    // A pending call needs the peer. The probe makes sure that an operation is in flight, so that
-    // the peer's death is detected.
-    if (connection->unfinished() != 0 || listener_.awaits_answer(connection->rank())) {
-      connection->probe();
-    }
+  if (first != nullptr) [[unlikely]]
+    std::rethrow_exception(first);
+}
+
+void Ports::service(Port& port, Connection& connection, bool deferred, bool heartbeat) {
+  if (connection.is_abandoned()) return;
+  const bool failed = listener_.is_failed(connection.rank());
+  if (deferred) {
+    deferred_.release(failed ? connection.drop_deferred() : connection.send_deferred());
+  }
+  if (failed) return;
+  if (!connection.return_credits()) port.owes_credits.store(true, std::memory_order_seq_cst);
+  if (!heartbeat) return;
+  connection.poll_sends();
+  connection.repeat_credits();
+  if (absl::Status status = connection.status(); !status.ok()) {
+    listener_.connection_failed(connection.rank(), status);
+  }
+  if (job_.options().lease.count() != 0) check_lease(connection);
+  // A pending call needs the peer. The probe makes sure that an operation is in flight, so that
+  // the peer's death is detected.
+  if (connection.unfinished() != 0 || listener_.awaits_answer(connection.rank())) {
+    connection.probe();
   }
 }
 
@@ -317,7 +341,9 @@ void Ports::check_lease(Connection& connection) {
   const uint64_t silent = connection.exchange_signs(listener_.is_connected(rank));
   const FabricOptions& options = job_.options();
   if (silent * options.heartbeat < options.lease) return;
-  listener_.connection_failed(rank, lease_ended(job_.label(rank), options.lease));
+  listener_.connection_failed(rank, error_or_code(absl::StatusCode::kUnavailable, [&] {
+                                return lease_ended(job_.label(rank), options.lease);
+                              }));
 }
 
 // ---- Arrival ------------------------------------------------------------------------------------
@@ -358,9 +384,12 @@ void Ports::report(const Completion& completion) {
     if (connection.is_abandoned()) return;
     connection.queue().progress();
     const absl::Status known = connection.status();
+    const auto explained = [&] {
+      return connection_failure(completion, job_.label(connection.rank()));
+    };
     listener_.connection_failed(
         connection.rank(),
-        known.ok() ? connection_failure(completion, job_.label(connection.rank())) : known);
+        known.ok() ? error_or_code(absl::StatusCode::kUnavailable, explained) : known);
     return;
   }
   static_cast<void>(connection.unit_of(completion));

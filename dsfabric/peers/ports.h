@@ -183,8 +183,11 @@ class Ports {
   void check_lease(Connection& connection);
   void serve(Port& port);
   std::chrono::microseconds stand_aside(Port& port, std::chrono::microseconds time);
-  // Does the periodic work that is due at `now`, of the steady clock.
+  // Does the periodic work that is due at `now`, of the steady clock. If a part of it finds no
+  // memory (std::bad_alloc), does the others, and that part in the next call.
   void service(Port& port, Deadline now);
+  // Its work for one connection.
+  void service(Port& port, Connection& connection, bool deferred, bool heartbeat);
   // Returns true if service() has work before the next heartbeat.
   [[nodiscard]] bool has_unsent(const Port& port) const {
     return deferred_.in_use() || port.owes_credits.load(std::memory_order_relaxed);

@@ -1,4 +1,4 @@
-// The Status of an exception that was caught where data of a peer was decoded.
+// The Status of an exception that was caught, or of an error for whose text there is no memory.
 #ifndef CARIAMA_DTUTILS_INTERNAL_EXCEPTION_ERROR_H_
 #define CARIAMA_DTUTILS_INTERNAL_EXCEPTION_ERROR_H_
 
@@ -25,6 +25,17 @@ namespace cariama::internal {
     return make_errno_error(system->code().value(), ErrorScope::kProcess, what);
   }
   return malformed;
+}
+
+// Returns make(), or the error `code` without a text if make() finds no memory. For operations that
+// have failed and must end in any case. Throws no std::bad_alloc.
+template <typename Make>
+[[nodiscard]] absl::Status error_or_code(absl::StatusCode code, const Make& make) {
+  try {
+    return make();
+  } catch (const std::bad_alloc&) {
+    return absl::Status(code, {});  // does not allocate
+  }
 }
 
 }  // namespace cariama::internal

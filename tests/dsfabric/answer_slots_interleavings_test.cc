@@ -164,7 +164,8 @@ struct World final : Interleaving {
   void fail() {
     begin_step();
     const size_t known = handles.size();
-    for (auto& call : calls.take_all(kPeer)) {
+    uint32_t from = 0;
+    while (const auto call = calls.take_failed(kPeer, from)) {
       if (mistake == Mistake::kFailedSlotsReused) {
         const uint32_t number = static_cast<Call&>(*call).number;
         if (number < known) slots.release(Calls::slot_of(handles[number]));

@@ -107,9 +107,29 @@ TEST_F(AnswerSlotsTest, WithoutAFreeSlotAHandleNamesNone) {
 // A dead process may still be writing to its slots.
 TEST_F(AnswerSlotsTest, SlotsOfAFailedPeerAreNotReused) {
   static_cast<void>(add());
-  EXPECT_EQ(calls_.take_all(1).size(), 1u);
+  uint32_t from = 0;
+  EXPECT_NE(calls_.take_failed(1, from), nullptr);
+  EXPECT_EQ(calls_.take_failed(1, from), nullptr);
   EXPECT_FALSE(calls_.any_in_slots());
   EXPECT_EQ(PendingCalls::slot_of(add()), 2u);
+}
+
+// The destination lives: it may still run the call and store the result, which must be taken.
+TEST_F(AnswerSlotsTest, ACallWhoseRouterFailedKeepsItsSlot) {
+  const uint64_t handle = calls_.add(1, std::make_unique<Nothing>(), &slots_, 2);
+  slots_.start_polling(this_poller());
+  uint32_t from = 0;
+  EXPECT_NE(calls_.take_routed(1, 2, from), nullptr);
+  EXPECT_TRUE(calls_.any_in_slots());
+  EXPECT_EQ(PendingCalls::slot_of(add()), 2u);
+  EXPECT_TRUE(answer(handle, "late"));
+  size_t taken = 0;
+  slots_.take(nullptr, [&](const AnswerSlots::Answer& answer) {
+    ++taken;
+    EXPECT_EQ(answer.handle, handle);
+    EXPECT_EQ(calls_.take(answer.handle, 1), nullptr);
+  });
+  EXPECT_EQ(taken, 1u);
 }
 
 TEST_F(AnswerSlotsTest, DataWrittenByThePeerIsValidated) {
