@@ -374,15 +374,20 @@ absl::Status Transmitter::post_accounted(WorkRequest& request, TransmitQueue::En
     }
     // kQueueFull here means that the transport has no room for a completion, or that the user
     // posted to the queue pair directly. Both conditions end by polling.
-    static_cast<void>(wait_until(
-        [&] {
-          result = queue_pair_->post_send(request);
-          if (result.error != PostError::kQueueFull) return true;
-          queue_->progress();
-          return full_queue == FullQueue::kRefuse ||
-                 queue_->failed_.load(std::memory_order_acquire);
-        },
-        kForever));
+    try {
+      static_cast<void>(wait_until(
+          [&] {
+            result = queue_pair_->post_send(request);
+            if (result.error != PostError::kQueueFull) return true;
+            queue_->progress();
+            return full_queue == FullQueue::kRefuse ||
+                   queue_->failed_.load(std::memory_order_acquire);
+          },
+          kForever));
+    } catch (...) {  // the transport has no memory, and has posted nothing
+      if (record != nullptr) record->busy.store(false, std::memory_order_relaxed);
+      throw;
+    }
     if (record != nullptr) {
       if (result.ok()) {
         count(lane.signaled);

@@ -59,6 +59,16 @@ std::optional<CompletionStatus> Core::take_fail_next() {
   return static_cast<CompletionStatus>(status);
 }
 
+bool Core::take_denied() {
+  uint32_t left = control_->denied_.load(std::memory_order_relaxed);
+  while (left != 0) {
+    if (control_->denied_.compare_exchange_weak(left, left - 1, std::memory_order_relaxed)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 void Core::lock_and_tick() {
   if (!simulated_) {
     const std::unique_lock lock = this->lock();

@@ -66,6 +66,8 @@ class Core {
   // Returns the status with which the next operation shall fail, or an empty optional. Each status
   // is returned once.
   [[nodiscard]] std::optional<CompletionStatus> take_fail_next();
+  // Returns true if the next operation shall find no memory.
+  [[nodiscard]] bool take_denied();
   [[nodiscard]] bool is_lost(std::string_view label) const { return control_->is_lost(label); }
   [[nodiscard]] bool enabled(Fault fault) const { return control_->enabled(fault); }
   void count(Fault fault) { control_->count(fault); }

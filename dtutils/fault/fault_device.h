@@ -116,6 +116,10 @@ class CARIAMA_DTUTILS_EXPORT FaultControl {
     fail_next_.store(static_cast<int>(status), std::memory_order_relaxed);
   }
 
+  // Makes the next `posts` posted operations find no memory, independent of the switches: they
+  // throw std::bad_alloc, and nothing is posted.
+  void deny_memory(uint32_t posts) { denied_.store(posts, std::memory_order_relaxed); }
+
   // Simulates the loss of a peer. From now on, no operation completes on the queue pairs that were
   // connected with this label (ConnectOptions::peer), and messages from the peer are not reported.
   // lost_peer_ticks after the first pending operation they fail with kRetryExceeded, and repair()
@@ -142,6 +146,7 @@ class CARIAMA_DTUTILS_EXPORT FaultControl {
   std::array<std::atomic<bool>, kFaultKinds> enabled_{true, true, true, true, true, true};
   std::array<std::atomic<uint64_t>, kFaultKinds> injected_{};
   std::atomic<int> fail_next_{kNone};
+  std::atomic<uint32_t> denied_{0};  // posts that are still to find no memory
   std::atomic<bool> any_lost_{false};
   mutable std::mutex mutex_;
   std::set<std::string, std::less<>> lost_;

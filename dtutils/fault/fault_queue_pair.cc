@@ -1,6 +1,7 @@
 #include "dtutils/fault/fault_queue_pair.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "dtutils/error.h"
@@ -150,6 +151,7 @@ void FaultQueuePair::progress() {
 
 PostResult FaultQueuePair::post_send(std::span<const WorkRequest> requests) {
   const std::unique_lock lock = core_->lock();
+  if (core_->take_denied()) throw std::bad_alloc();
   PostResult result;
   for (const WorkRequest& request : requests) {
     if (gone_ || inner_->state() == QueuePairState::kUnconnected) {

@@ -78,8 +78,9 @@ class StagingWriter : public ChunkWriter {
     RDMAMemory* unit = staging_->allocate();
     if (unit == nullptr) {
       // One signal_all() covers all transfers of the images in flight.
-      if (!std::exchange(all_signaled_, true)) {
+      if (!all_signaled_) {
         if (absl::Status posted = transmitter->signal_all(); !posted.ok()) return posted;
+        all_signaled_ = true;  // not before: signal_all() may throw (no memory)
       }
       transmitter->queue().progress();
       if (absl::Status status = transmitter->queue().status(); !status.ok()) return status;

@@ -58,7 +58,8 @@ class ChunkWriter {
   [[nodiscard]] virtual absl::Status publish_copy(Transmitter* transmitter,
                                                   const Backlog::Run& calls, std::byte* at,
                                                   uint64_t produced) = 0;
-  // Publishes the end marker at `at`.
+  // Publishes the end marker at `at`. As publish() and publish_copy(), has published nothing if it
+  // throws (no memory), and may be called again.
   [[nodiscard]] virtual absl::Status end(Transmitter* transmitter, CallHeader marker, std::byte* at,
                                          uint64_t produced) = 0;
   // Returns the position of the next call after a publication that ended at `next`; may advance

@@ -2,6 +2,7 @@
 #include <chrono>
 #include <cstring>
 #include <exception>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -240,14 +241,17 @@ RingSender::Progress RingSender::make_room(Lock& lock, uint64_t bytes) {
 // Publishes the end marker of the current chunk. Requires: the batch is flushed.
 absl::Status RingSender::end_chunk(Transmitter* transmitter, uint8_t flags) {
   const uint64_t bytes = chunks_.ring().current().bytes();
-  const CallHeader marker = chunks_.end_chunk(flags);
+  const uint64_t first = offset_of(closed_at_);
+  // The marker is published behind the calls, and counts itself. If this throws (no memory),
+  // nothing is published: the chunk stays open, and is ended later.
+  absl::Status published = writer_->end(transmitter, chunks_.end_marker(flags), closed_at_,
+                                        produced_at(closed_at_) + sizeof(CallHeader));
+  chunks_.end_chunk(flags);
   if (chunks_.ring().replaced() == chunks_.ring().ended()) {
     counts_.chunk_bytes -= bytes;
     ++counts_.chunks_replaced;
   }
   ++counts_.chunks_filled;
-  const uint64_t first = offset_of(closed_at_);
-  absl::Status published = writer_->end(transmitter, marker, closed_at_, produced_at(closed_at_));
   chunk_first_ = first;
   // offset_of(closed_at_) is now the first offset of the next chunk, which is not open yet.
   closed_at_ = batch_ = writer_->base() + sizeof(ChunkHeader);
@@ -361,7 +365,14 @@ absl::Status RingSender::shutdown(Deadline deadline) {
       enter(ChannelState::kClosing);
     }
   }
-  const bool ended = look_for_end() || link_.wait([&] { return look_for_end(); }, deadline);
+  const auto look = [&] {
+    try {
+      return look_for_end();
+    } catch (const std::bad_alloc&) {  // is tried again, after the deadline by the drain thread
+      return false;
+    }
+  };
+  const bool ended = look() || link_.wait(look, deadline);
   const std::lock_guard lock(mutex_);
   if (state_ == ChannelState::kFailed) return failure_;
   if (state_ == ChannelState::kClosing) wake_drain_thread();
@@ -383,7 +394,12 @@ bool RingSender::end_if_quiet() {
   close_window();
   if (!chunks_.is_open() && advance(path_->transmitter, 0) != Progress::kDone) return false;
   enter(ChannelState::kClosing);
-  return finish(path_->transmitter) == Progress::kDone;
+  try {
+    return finish(path_->transmitter) == Progress::kDone;
+  } catch (const std::bad_alloc&) {  // the drain thread ends the channel
+    wake_drain_thread();
+    return false;
+  }
 }
 
 bool RingSender::look_for_end() {

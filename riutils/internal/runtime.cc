@@ -10,6 +10,7 @@
 #include "dsfabric/internal/unlimited_call.h"
 #include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/missing_memory.h"
 #include "dtutils/internal/register_ringers.h"
 #include "dtutils/internal/start_thread.h"
 #include "dtutils/trace.h"
@@ -239,7 +240,11 @@ void Runtime::drain_channels() {
     static_cast<void>(
         wait_until([&] { return stopping() || has_work_.load(std::memory_order_acquire); },
                    deadline, &sleeper));
-    more = retry();
+    // Without memory the channels are retried after kPause.
+    if (!has_memory_for("riutils.drain.memory", "this process lacks memory to send deferred calls",
+                        [&] { more = retry(); })) {
+      more = true;
+    }
   }
 }
 
@@ -253,21 +258,20 @@ void Runtime::drain_once() {
 
 // Retries the channels that have deferred calls. Returns true if some still have deferred calls.
 bool Runtime::retry() {
-  std::vector<uint32_t> dead;
   bool all_wait = false;
   {
     const std::lock_guard lock(drain_mutex_);
     to_retry_.insert(to_retry_.end(), waiting_.begin(), waiting_.end());
     waiting_.clear();
     all_wait = std::exchange(all_wait_, false);
-    dead.swap(dead_);
+    if (to_tell_.empty()) to_tell_.swap(dead_);
     has_work_.store(false, std::memory_order_release);
   }
   if (all_wait) {
     const std::lock_guard lock(mutex_);
     to_retry_.insert(to_retry_.end(), outgoing_.begin(), outgoing_.end());
   }
-  for (const Rank rank : dead) tell_of_death(rank);
+  for (; !to_tell_.empty(); to_tell_.pop_back()) tell_of_death(to_tell_.back());
   // Without service threads the answers to requests for chunks arrive only while a thread polls.
   if (fabric_.options().service_threads == 0 && !to_retry_.empty()) {
     static_cast<void>(wait_polling(

@@ -173,6 +173,7 @@ class Runtime final : public CallSourceRegistry {
   std::vector<std::weak_ptr<FabricChannel>> waiting_;
   bool all_wait_ = false;  // waiting_ lacks a channel, for which there was no memory
   std::vector<uint32_t> dead_;
+  std::vector<uint32_t> to_tell_;  // taken from dead_; used by the drain thread only
   std::thread drain_thread_;
   std::atomic<bool> stopping_{false};
   std::atomic<bool> has_work_{false};

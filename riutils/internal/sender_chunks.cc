@@ -59,10 +59,13 @@ bool SenderChunks::may_grow() {
   return lasting() < limit_;
 }
 
-CallHeader SenderChunks::end_chunk(uint8_t flags) {
-  const auto reported = static_cast<uint32_t>(unreported_.size());
-  if (reported != 0 && flags == 0 && is_small()) {
-    flags = EndMarker::kReplaced;
+CallHeader SenderChunks::end_marker(uint8_t flags) const {
+  return EndMarker::make(static_cast<uint32_t>(unreported_.size()),
+                         are_replacements(flags) ? EndMarker::kReplaced : flags);
+}
+
+void SenderChunks::end_chunk(uint8_t flags) {
+  if (are_replacements(flags)) {
     ring_.replace_chunk(unreported_);
     --wanted_;
   } else {
@@ -70,7 +73,6 @@ CallHeader SenderChunks::end_chunk(uint8_t flags) {
   }
   unreported_.clear();
   open_ = false;
-  return EndMarker::make(reported, flags);
 }
 
 absl::Status malformed_data(const std::string& peer) {
@@ -95,16 +97,14 @@ absl::StatusOr<bool> ConsumedCount::update(Transmitter* transmitter, const Chann
     consumed = std::atomic_ref(header->chunks).load(std::memory_order_acquire);
   } else if (path.consumption == Consumption::kPull) {
     constexpr uint64_t kScratch = sizeof(ChannelControl);
-    if (!std::exchange(reading_, true)) {
-      ++pulls_;
+    if (!reading_) {
       read_.reset();
       absl::Status begun = transmitter->read(
           *path.control, kScratch, sizeof consumed,
           next.remote.slice(offsetof(ChunkHeader, chunks), sizeof consumed), &read_);
-      if (!begun.ok()) {
-        reading_ = false;
-        return begun;
-      }
+      if (!begun.ok()) return begun;
+      reading_ = true;  // not before: read() may throw (no memory)
+      ++pulls_;
     }
     transmitter->queue().progress();
     if (!read_.done()) return false;

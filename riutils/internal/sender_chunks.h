@@ -76,11 +76,17 @@ class SenderChunks {
   // Returns true if further chunks may be requested.
   [[nodiscard]] bool may_grow();
 
-  // Ends the open chunk. Returns its end marker, which reports the unreported chunks: they are
+  // Returns the end marker of the open chunk, which reports the unreported chunks: they are
   // inserted behind it, or replace it if it is small. `flags`: of the marker.
-  [[nodiscard]] CallHeader end_chunk(uint8_t flags);
+  [[nodiscard]] CallHeader end_marker(uint8_t flags) const;
+  // Ends the open chunk, whose end marker of these flags was published.
+  void end_chunk(uint8_t flags);
 
  private:
+  // Returns true if the unreported chunks replace the open one.
+  [[nodiscard]] bool are_replacements(uint8_t flags) const {
+    return !unreported_.empty() && flags == 0 && is_small();
+  }
   // Returns granted() without the small first chunk.
   [[nodiscard]] uint32_t lasting() const { return granted() - (is_small() ? 1 : 0); }
 

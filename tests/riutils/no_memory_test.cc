@@ -1,11 +1,14 @@
 // Receivers that find no memory to report the end of a call: no call runs twice, and each end is
-// reported once. In every arrival mode on every transport that supports it.
+// reported once. In every arrival mode on every transport that supports it. Senders whose transport
+// finds no memory for a transfer: no call is lost, and the channel goes on.
 #include <cstdint>
 #include <new>
 #include <stdexcept>
 #include <vector>
 
+#include "dtutils/wait.h"
 #include "gtest/gtest.h"
+#include "tests/dtutils/contract/harness.h"
 #include "tests/riutils/testing/channel_rig.h"
 
 namespace cariama {
@@ -69,6 +72,70 @@ TEST_P(NoMemory, AReportIsRepeatedAndNoCallRunsAgain) {
   EXPECT_EQ(rig.outcomes, (std::vector<CallOutcome>{CallOutcome::kThrew, CallOutcome::kThrew}));
   // The first failure ends the round. Each later one leaves run(), which had no other call to run.
   EXPECT_EQ(exceptions, 2);
+  EXPECT_TRUE(rig.breaks.empty());
+}
+
+std::vector<RigOptions> fault_rigs() {
+  std::vector<RigOptions> rigs = testing::every_rig();
+  std::erase_if(rigs, [](const RigOptions& rig) {
+    return rig.transport != RigTransport::kFaultShm && rig.transport != RigTransport::kFaultSim;
+  });
+  return rigs;
+}
+
+class NoMemoryForTransfers : public NoMemory {
+ protected:
+  static constexpr WhenNoRoom kWhen = WhenNoRoom::of(Retry, false);
+};
+INSTANTIATE_TEST_SUITE_P(On, NoMemoryForTransfers, ::testing::ValuesIn(fault_rigs()),
+                         [](const auto& info) { return testing::rig_name(info.param); });
+
+// The first transfer of each call finds no memory: that of its publication, or that of the end
+// marker of the chunk in which it has no room.
+TEST_P(NoMemoryForTransfers, PublicationsAndEndMarkersAreRepeated) {
+  constexpr uint64_t kCalls = 200;
+  ChannelRig rig(GetParam(), {.max_chunks = 4, .chunk_bytes = 1024});
+  ASSERT_TRUE(rig.sender().setup().ok());
+  uint64_t end_markers = 0;
+  std::vector<uint64_t> expected;
+  while (expected.size() < kCalls) {
+    const QuietCall call{expected.size()};
+    const uint64_t before = rig.sender().accepted_bytes();
+    rig.faults->deny_memory(1);
+    EXPECT_THROW(static_cast<void>(rig.sender().send<false>(make_call(call), kWhen)),
+                 std::bad_alloc);
+    rig.faults->deny_memory(0);
+    if (rig.sender().accepted_bytes() != before) {
+      ASSERT_TRUE(rig.sender().flush().ok());  // the call was accepted, but not published
+    } else {
+      ++end_markers;
+      const CallResult sent = rig.sender().send<false>(make_call(call), kWhen);
+      ASSERT_TRUE(sent.ok()) << sent;
+    }
+    expected.push_back(call.number);
+    rig.receive();
+  }
+  ASSERT_TRUE(rig.receive_all());
+  EXPECT_EQ(log_, expected);
+  EXPECT_GE(end_markers, 2u);
+  EXPECT_TRUE(rig.sender().failure().ok()) << rig.sender().failure();
+  EXPECT_TRUE(rig.breaks.empty());
+}
+
+TEST_P(NoMemoryForTransfers, TheEndOfAChannelIsRepeated) {
+  ChannelRig rig(GetParam(), {.max_chunks = 4, .chunk_bytes = 1024});
+  ASSERT_TRUE(rig.sender().send<false>(make_call(QuietCall{0}), kWhen).ok());
+  rig.faults->deny_memory(1);
+  const absl::Status ended = rig.sender().shutdown(deadline_after(testing::kPatience));
+  EXPECT_TRUE(ended.ok()) << ended;
+  ASSERT_NE(rig.receiver(), nullptr);
+  EXPECT_TRUE(wait_until(
+      [&] {
+        rig.receive();
+        return rig.receiver()->ended();
+      },
+      deadline_after(testing::kPatience)));
+  EXPECT_EQ(log_, std::vector<uint64_t>{0});
   EXPECT_TRUE(rig.breaks.empty());
 }
 

@@ -6,7 +6,6 @@
 #include <thread>
 #include <utility>
 
-#include "dtutils/fault/fault_device.h"
 #include "dtutils/shm/shm_device.h"
 #include "dtutils/sim/sim_fabric.h"
 #include "tests/dtutils/contract/harness.h"
@@ -102,9 +101,9 @@ ChannelRig::ChannelRig(const RigOptions& rig, const MessengerOptions& options)
     fabric_ = fabric;
   }
   if (rig.transport == RigTransport::kFaultShm || rig.transport == RigTransport::kFaultSim) {
-    auto control = std::make_shared<FaultControl>();
-    near_device = make_fault_device(near_device, FaultOptions::benign(rig.seed), control);
-    far_device = make_fault_device(far_device, FaultOptions::benign(rig.seed + 1000), control);
+    faults = std::make_shared<FaultControl>();
+    near_device = make_fault_device(near_device, FaultOptions::benign(rig.seed), faults);
+    far_device = make_fault_device(far_device, FaultOptions::benign(rig.seed + 1000), faults);
   }
   near_ = make_end(std::move(near_device));
   far_ = make_end(std::move(far_device));

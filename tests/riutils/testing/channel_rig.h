@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "dtutils/allocators/general_allocator.h"
+#include "dtutils/fault/fault_device.h"
 #include "dtutils/transmitter.h"
 #include "gtest/gtest.h"
 #include "riutils/internal/channel_link.h"
@@ -141,6 +142,8 @@ class ChannelRig final : public internal::ChannelLink, public internal::Receiver
 
   // The receiver's, if it is mapped.
   Doorbell doorbell;
+  // Of both ends; nullptr unless the transport is kFaultShm or kFaultSim.
+  std::shared_ptr<FaultControl> faults;
 
  private:
   struct End {
