@@ -13,7 +13,7 @@
 // now are deferred (the paper says that they "exceed"), up to deferred_bytes. A later call or the
 // process's drain thread sends them, in order, when the receiver has made room. The call's policy
 // (Fail, Retry, RetryAsync) applies only when deferred_bytes are deferred. The first call of the
-// channel waits for its set-up; messenger.setup() does so before.
+// channel, unless it has RetryAsync, waits for its set-up; messenger.setup() does so before.
 //
 // Both modes are zero-copy for calls that are not deferred: a call is encoded once, in registered
 // memory or in the peer's mapped chunk.

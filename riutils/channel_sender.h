@@ -55,10 +55,11 @@ inline void publish_word(std::byte* at, uint64_t word) {
 // The action for a call that does not fit now.
 struct WhenNoRoom {
   WhenFull policy = WhenFull::kRetry;
-  bool defer = false;  // defer the call; `policy` applies when deferred_bytes are deferred
+  bool defer = false;         // defer the call; `policy` applies when deferred_bytes are deferred
+  bool defers_first = false;  // defer also the first call, which sets the channel up
   [[nodiscard]] static constexpr WhenNoRoom of(WhenFull policy, bool defer) {
-    return {policy == WhenFull::kRetryAsync ? WhenFull::kFail : policy,
-            defer || policy == WhenFull::kRetryAsync};
+    const bool is_async = policy == WhenFull::kRetryAsync;
+    return {is_async ? WhenFull::kFail : policy, defer || is_async, is_async};
   }
 };
 

@@ -27,7 +27,8 @@
 //   RetryAsync       the call is deferred: it is copied into sender memory and the function returns
 // If a further chunk can be obtained, a call with Fail or Retry waits for the grant by the
 // receiver's process, at most MessengerOptions::timeout; a call with RetryAsync is deferred. The
-// first call of a channel sets the channel up, and waits for that under every policy. Inside a
+// first call of a channel sets the channel up: it waits for the connection to the receiver's
+// process, and, unless it has RetryAsync, for the first chunks. Inside a
 // running call, a call that needs the set-up or further chunks is deferred instead, under every
 // policy, and the process's drain thread obtains them; setup(), and a call_buffer with Sync, Async
 // or a target, are refused there with FAILED_PRECONDITION. The drain thread sends deferred calls

@@ -38,7 +38,8 @@ PeerAggregators::PeerAggregators(ThreadContext& thread, Aggregation kind, PostCo
     : aggregators_(std::in_place_index<0>, thread, channel_options(timeout)),
       fabric_(thread.fabric()),
       posts_(posts),
-      used_(thread.fabric().total_threads()) {
+      used_(thread.fabric().total_threads()),
+      open_(thread.fabric().total_threads()) {
   if (kind == Aggregation::kOverflow) aggregators_.emplace<1>(thread, channel_options(timeout));
 }
 
@@ -77,6 +78,15 @@ bool PeerAggregators::exists(ThreadId thread) const {
   return false;
 }
 
+bool PeerAggregators::is_open(ThreadId thread) {
+  if (!open_[thread]) [[unlikely]] {
+    open_[thread] =
+        std::visit([&](auto& aggregators) { return aggregators[thread].statistics().chunks != 0; },
+                   aggregators_);
+  }
+  return open_[thread];
+}
+
 bool PeerAggregators::send(ThreadId thread, const OutgoingCall& call, IfLate if_late) {
   if (!exists(thread)) return false;
   used_[thread] = true;
@@ -92,9 +102,12 @@ bool PeerAggregators::send(ThreadId thread, const OutgoingCall& call, IfLate if_
         },
         aggregators_);
   };
-  CallResult sent = issue(Retry);
-  // Waits also here for the first chunk of a channel. If the destination fails, the channel fails.
-  // A stopped destination does not fail; the search leaves it out.
+  // A stopped destination grants no first chunk, so a call that may be deferred does not wait for
+  // it. Later calls wait while the channel is full: this limits the memory of deferred calls.
+  const bool opens = if_late == kDeferred && !is_open(thread);
+  CallResult sent = issue(opens ? RetryAsync : Retry);
+  // Waits for the connection, or for a chunk that the channel lacks. If the destination fails, the
+  // channel fails. A stopped destination does not fail; the search leaves it out.
   while (if_late == kDeferred && absl::IsDeadlineExceeded(sent.status()) &&
          !internal::left_out(fabric_.rank_of(thread)))
     [[unlikely]] sent = issue(RetryAsync);

@@ -130,6 +130,9 @@ class CARIAMA_MCTS_EXPORT PeerAggregators {
   // considered failed by then.
   static constexpr std::chrono::seconds kPatience{10};
 
+  // Returns true if the destination has granted chunks.
+  [[nodiscard]] bool is_open(ThreadId thread);
+
   // The action after a refusal because no chunk was granted in time.
   enum IfLate : bool { kRefused, kDeferred };
 
@@ -191,6 +194,7 @@ class CARIAMA_MCTS_EXPORT PeerAggregators {
   Fabric& fabric_;
   PostCounts& posts_;
   std::vector<bool> used_;  // by destination thread
+  std::vector<bool> open_;  // by destination thread: is_open() has returned true
   std::atomic<uint64_t> messages_{0};
   Counter bytes_;
   bool dirty_ = false;

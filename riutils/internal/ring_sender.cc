@@ -452,11 +452,19 @@ CallResult RingSender::send_slowly(const OutgoingCall& call, WhenNoRoom when, bo
       }
       grows = progress == Progress::kGrant;
       if (grows && !inside && (!when.defer || chunks_.none())) {
-        if (absl::Status granted = await_chunks(lock, total); !granted.ok()) {
-          open_window();
-          return granted;
+        // The first chunks are requested here also for a call that does not wait for them: the
+        // caller then gets the error of a destination that does not exist.
+        absl::StatusOr<bool> granted = true;
+        if (when.defers_first) {
+          granted = ask_for_chunks(lock, total);
+        } else if (absl::Status awaited = await_chunks(lock, total); !awaited.ok()) {
+          granted = awaited;
         }
-        continue;
+        if (!granted.ok()) {
+          open_window();
+          return granted.status();
+        }
+        if (*granted) continue;
       }
       // Publish the batch: it must not wait for room for this call.
       if (chunks_.is_open()) {

@@ -245,6 +245,9 @@ class RingSender final : public ChannelSender {
   void grow_later();
   [[nodiscard]] absl::Status take_path(const ChannelLink::Path& path);
   void take_grant(std::vector<ChannelLink::Chunk> grant);
+  // Called by the owner: wants chunks and polls for them once. Result and errors: poll_requests().
+  // After UNAVAILABLE the channel has failed.
+  [[nodiscard]] absl::StatusOr<bool> ask_for_chunks(Lock& lock, uint64_t bytes);
   // Called by the owner: requests chunks and waits for them, at most options_.timeout. `bytes`:
   // length of the call that needs room, or 0.
   [[nodiscard]] absl::Status await_chunks(Lock& lock, uint64_t bytes);

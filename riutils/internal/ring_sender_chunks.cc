@@ -122,26 +122,32 @@ void RingSender::take_grant(std::vector<ChannelLink::Chunk> grant) {
   }
 }
 
-absl::Status RingSender::await_chunks(Lock& lock, uint64_t bytes) {
+absl::StatusOr<bool> RingSender::ask_for_chunks(Lock& lock, uint64_t bytes) {
   want_chunks(bytes);
   absl::StatusOr<bool> granted = poll_requests(lock, bytes);
-  if (granted.ok() && !*granted) {
-    const TraceScope trace("riutils", "stall: chunks requested", "chunks", chunks_.wanted());
-    const auto look = [&] {
-      Lock again(mutex_);
-      // The drain thread may have taken the answer, and it may have been an error.
-      if (chunks_.lacks(bytes) && refusal().ok()) want_chunks(bytes);
-      granted = poll_requests(again, bytes);
-      return !granted.ok() || *granted;
-    };
-    const bool ended =
-        unlocked(lock, [&] { return link_.wait(look, deadline_after(options_.timeout)); });
-    if (!ended) {
-      granted = make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
-                           peer_ + " did not grant chunks in time",
-                           "let its process run, or raise timeout");
-      if (!in_link_ && !link_.unmapped().ok()) granted = link_.unmapped();
-    }
+  close_window();  // incoming calls that this thread ran while it connected may have opened it
+  if (absl::IsUnavailable(granted.status())) fail(granted.status());
+  return granted;
+}
+
+absl::Status RingSender::await_chunks(Lock& lock, uint64_t bytes) {
+  absl::StatusOr<bool> granted = ask_for_chunks(lock, bytes);
+  if (!granted.ok() || *granted) return granted.status();
+  const TraceScope trace("riutils", "stall: chunks requested", "chunks", chunks_.wanted());
+  const auto look = [&] {
+    Lock again(mutex_);
+    // The drain thread may have taken the answer, and it may have been an error.
+    if (chunks_.lacks(bytes) && refusal().ok()) want_chunks(bytes);
+    granted = poll_requests(again, bytes);
+    return !granted.ok() || *granted;
+  };
+  const bool ended =
+      unlocked(lock, [&] { return link_.wait(look, deadline_after(options_.timeout)); });
+  if (!ended) {
+    granted = make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+                         peer_ + " did not grant chunks in time",
+                         "let its process run, or raise timeout");
+    if (!in_link_ && !link_.unmapped().ok()) granted = link_.unmapped();
   }
   close_window();  // incoming calls that this thread ran while it waited may have opened it
   if (absl::IsUnavailable(granted.status())) fail(granted.status());

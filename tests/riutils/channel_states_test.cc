@@ -141,6 +141,29 @@ TEST_P(ChannelStates, ADeferredCallDoesNotWaitForAGrant) {
   expect_all_run();
 }
 
+// Neither for the first one.
+TEST_P(ChannelStates, ADeferredCallDoesNotWaitForTheFirstGrant) {
+  ChannelRig rig(GetParam(), small_chunks(1, 4, short_timeout()));
+  rig.grants_late = true;
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(send(rig, kDefer).ok());
+  EXPECT_EQ(rig.waits, 0u);
+  EXPECT_EQ(rig.sender().statistics().deferred, 100u);
+  EXPECT_EQ(rig.sender().state(), ChannelState::kOpening);
+  // Other calls wait for it until the timeout.
+  ChannelRig other(GetParam(), small_chunks(1, 4, short_timeout()));
+  other.grants_late = true;
+  EXPECT_TRUE(absl::IsDeadlineExceeded(send(other, kWait).status()));
+  rig.grants_late = false;
+  ASSERT_TRUE(wait_until(
+      [&] {
+        rig.drain();
+        return rig.granted != 0;
+      },
+      deadline_after(testing::kPatience)));
+  ASSERT_TRUE(rig.receive_all());
+  expect_all_run();
+}
+
 // Fail and Retry wait for a grant no longer than the timeout. The late grant is used by a later
 // call.
 TEST_P(ChannelStates, OtherCallsWaitForAGrantUntilTheTimeout) {

@@ -156,6 +156,27 @@ TEST(MessengerProcesses, ADeferredCallDoesNotWaitForAStoppedReceiver) {
   });
 }
 
+// Also the first call of the channel, for which the stopped process has to grant the first chunk.
+TEST(MessengerProcesses, AFirstCallDoesNotWaitForAStoppedReceiver) {
+  run_process_job(2, {}, [](Fabric& fabric) {
+    constexpr int kCalls = 200;
+    static std::atomic<int> ran{0};
+    if (fabric.rank() == 1) {
+      EXPECT_TRUE(fabric.wait([] { return ran.load() == kCalls; }, soon()));
+      return;
+    }
+    const pid_t receiver = must(async_call(fabric, 1, [] { return getpid(); }).get(soon()));
+    RDMAMessenger messenger(*fabric.this_thread(), 1, {.timeout = std::chrono::hours(1)});
+    EXPECT_TRUE(testing::stop_process(receiver, soon()));
+    for (int i = 0; i < kCalls; ++i) {
+      EXPECT_EQ(messenger.call<RetryAsync>([] { ++ran; }).status(), absl::OkStatus()) << i;
+    }
+    EXPECT_EQ(messenger.statistics().deferred, uint64_t{kCalls});
+    ASSERT_EQ(kill(receiver, SIGCONT), 0);
+    EXPECT_EQ(messenger.shutdown(soon()), absl::OkStatus());
+  });
+}
+
 // The helper thread sends deferred calls to one process while another one is stopped, which does
 // not answer a request of the helper thread.
 TEST(MessengerProcesses, AStoppedReceiverDoesNotDelayOtherChannels) {
