@@ -105,15 +105,20 @@ bool IncomingChannel::push(uint64_t consumed_chunks) {
       .store(consumed_chunks, std::memory_order_relaxed);
   // All counts take the same connection, in whichever thread the worker's calls run: a later count
   // arrives later.
-  auto through = path();
-  absl::Status posted = through.status();
-  if (posted.ok()) {
-    if (last) last_push->reset(1);
-    posted = (*through)->write(words, at, sizeof consumed_chunks,
-                               request.control.slice(0, sizeof consumed_chunks),
-                               last ? last_push.get() : nullptr);
-    if (last && !posted.ok()) last_push->reset(0);
+  absl::Status posted;
+  try {
+    auto through = path();
+    posted = through.status();
+    if (posted.ok()) {
+      if (last) last_push->reset(1);
+      posted = (*through)->write(words, at, sizeof consumed_chunks,
+                                 request.control.slice(0, sizeof consumed_chunks),
+                                 last ? last_push.get() : nullptr);
+    }
+  } catch (const std::bad_alloc&) {  // an idle receiver would not run again after an exception
+    posted = absl::ResourceExhaustedError("");
   }
+  if (last && !posted.ok()) last_push->reset(0);
   // A failed process does not need the count.
   if (posted.ok() || !calls.fabric_.peer_status(rank).ok()) return true;
   calls.run_again();
