@@ -75,7 +75,12 @@ TEST(CallsWithoutMemory, TheCallsToAFailedProcessEnd) {
   for (const size_t bytes : {1, 24, 48, 100}) {
     SCOPED_TRACE(bytes);
     LocalJobOptions options{.processes = 2, .transport = transport_case("fault_shm")};
-    options.fabric.heartbeat = std::chrono::milliseconds(5);
+    options.faults = [](uint64_t seed) {
+      FaultOptions faults;
+      faults.seed = seed;
+      return faults;
+    };
+    options.fabric.heartbeat = std::chrono::milliseconds(20);
     options.finalize = false;
     LocalJob job(options);
     static std::atomic<bool> ended;
