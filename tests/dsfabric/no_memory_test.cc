@@ -100,7 +100,7 @@ TEST(CallsWithoutMemory, TheCallsToAFailedProcessEnd) {
           [](size_t failing) {
             must(service_call(*running_fabric(), 0, [failing] { failing_bytes = failing; }));
           },
-          bytes, prepared));
+          prepared, bytes));
       EXPECT_TRUE(fabric.wait([&] { return prepared.done(); }, soon()));
       job.faults(0)->lose_peer(fabric.label(1));
       for (Future<int>& answer : answers) {

@@ -22,6 +22,7 @@ namespace {
 using internal::WhenNoRoom;
 using testing::ChannelRig;
 using testing::RigOptions;
+using testing::RigTransport;
 
 std::vector<uint64_t>* no_memory_log = nullptr;
 
