@@ -32,7 +32,8 @@
 //                          variables that the operation does not allow
 //   std::out_of_range      a variable is larger than kMaxVariable
 //   std::runtime_error     a process of the job failed, or all diagrams are lost, because there was
-//                          no memory even for a table of the old size. Each later operation throws
+//                          no memory even for a table of the old size, or a process was later than
+//                          ManagerOptions::timeout. After the last two each later operation throws
 //                          it, too.
 //
 // In a job, all processes throw TableFull together. Any other exception may occur in one process
@@ -47,6 +48,7 @@
 #ifndef CARIAMA_BDD_BDD_H_
 #define CARIAMA_BDD_BDD_H_
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -68,6 +70,7 @@
 #include "bdd/look_up_counts.h"
 #include "dht/table_options.h"
 #include "dsfabric/ids.h"
+#include "dtutils/wait.h"
 
 namespace cariama {
 class Collectives;
@@ -230,6 +233,14 @@ struct ManagerOptions {
   uint32_t in_flight = 64;
   // Which process executes the look-ups in parts of the job's table that are not mapped.
   OperationsBy look_ups = OperationsBy::kAutomatic;
+  // In a job: time limit for each wait for the other processes in a function of the manager; 0:
+  // none. From 0 to 100 years. Choose more than a process needs for its longest operation, and for
+  // clearing its part of the table. After such a wait has ended the manager can only be destroyed:
+  // its operations throw std::runtime_error, and agree() and value_of_rank_0() return
+  // DEADLINE_EXCEEDED. The message names the late process. Not limited are operations that run as
+  // tasks (TaskOptions::run_timeout, PoolOptions::run_timeout; a Job sets them to this value) and
+  // look-ups of nodes (30 s each).
+  std::chrono::milliseconds timeout{0};
 
   // 16 TiB. Without a job, such a table has 2^39 nodes; the index of a node has 40 bits.
   static constexpr uint64_t kMostBytes = uint64_t{1} << 44;
@@ -261,9 +272,10 @@ class CARIAMA_BDD_EXPORT Manager {
   // processes of `all` are those of `runtime`. Collective, with equal options; there is at most one
   // such manager at a time. `runtime` and `all` must outlive it. (job.h creates all of them.)
   // Waits at most 120 s for the other processes to call it, and then until all have cleared their
-  // parts of the table. Every process gets an error if one does: UNAVAILABLE, with the text of that
-  // process. Errors: INVALID_ARGUMENT (an option), FAILED_PRECONDITION (this process has such a
-  // manager), DEADLINE_EXCEEDED, and those of NodeTable::create and RemoteMemory::allocate.
+  // parts of the table; for both at most ManagerOptions::timeout. Every process gets an error if
+  // one does: UNAVAILABLE, with the text of that process. Errors: INVALID_ARGUMENT (an option),
+  // FAILED_PRECONDITION (this process has such a manager), DEADLINE_EXCEEDED, and those of
+  // NodeTable::create and RemoteMemory::allocate.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Manager>> create(
       TaskRuntime& runtime, Collectives& all, const ManagerOptions& options);
   // Creates the manager of a job whose operations run as tasks of a pool (tasks/pool.h). All else
@@ -275,8 +287,9 @@ class CARIAMA_BDD_EXPORT Manager {
   // such managers. All else is as in create() with a TaskRuntime.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Manager>> create(
       Collectives& all, const ManagerOptions& options);
-  // In a job: waits at most 120 s for the other processes to do the same, and not at all while an
-  // exception leaves the scope of the manager. If one of them does not do so in that time, this
+  // In a job: waits at most 120 s, and at most ManagerOptions::timeout, for the other processes to
+  // do the same, and not at all while an exception leaves the scope of the manager or after a
+  // process was late. If one of them does not do so in that time, this
   // process's part of the table stays allocated until the fabric ends.
   ~Manager();
   Manager(const Manager&) = delete;
@@ -320,21 +333,22 @@ class CARIAMA_BDD_EXPORT Manager {
   [[nodiscard]] absl::StatusOr<std::vector<Bdd>> load_file(const std::string& path);
 
   // Removes all nodes that no Bdd needs. The manager calls it itself when the table is full. In a
-  // job: collective; blocks until all processes have called it. Throws TableFull, or
-  // std::runtime_error if all diagrams are lost (above).
+  // job: collective; blocks until all processes have called it, at most for ManagerOptions::timeout
+  // in each of its steps. Throws TableFull, or std::runtime_error if all diagrams are lost or a
+  // process was late (above).
   void collect();
   // For a step that each process of a job executes by itself, such as reading a file: returns OK if
   // `mine` is OK and `value` is equal in all processes. Collective; blocks until all processes have
-  // called agree(). Errors: those of cariama::agree() (dht/agreement.h), which begin with `what`.
-  // Without a job, returns `mine`.
+  // called agree(), at most for ManagerOptions::timeout. Errors: those of cariama::agree()
+  // (dht/agreement.h), which begin with `what`. Without a job, returns `mine`.
   [[nodiscard]] absl::Status agree(const absl::Status& mine, std::string_view what,
                                    uint64_t value = 0) const;
   // For a decision that depends on a clock, a signal or other state of one process: returns the
   // argument `mine` of rank 0 in all processes. Collective; blocks until rank 0 has called
-  // value_of_rank_0(). Errors: those of Collectives::broadcast() (dsfabric/collectives.h). Without
-  // a job, returns `mine`.
+  // value_of_rank_0(), at most for ManagerOptions::timeout. Errors: those of
+  // Collectives::broadcast() (dsfabric/collectives.h). Without a job, returns `mine`.
   [[nodiscard]] absl::StatusOr<uint64_t> value_of_rank_0(uint64_t mine) const;
-  // Throws std::runtime_error if all diagrams are lost.
+  // Throws std::runtime_error if all diagrams are lost or a process was late.
   [[nodiscard]] ManagerStatistics statistics() const;
   // Return the rank of this process in the job, and the number of processes; 0 and 1 without a job.
   [[nodiscard]] Rank rank() const;
@@ -342,6 +356,7 @@ class CARIAMA_BDD_EXPORT Manager {
 
  private:
   friend class Bdd;
+  friend class Job;
   friend CARIAMA_BDD_EXPORT Bdd operator&(const Bdd& a, const Bdd& b);
   friend CARIAMA_BDD_EXPORT Bdd operator|(const Bdd& a, const Bdd& b);
   friend CARIAMA_BDD_EXPORT Bdd operator^(const Bdd& a, const Bdd& b);
@@ -359,7 +374,17 @@ class CARIAMA_BDD_EXPORT Manager {
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<NodeTable>> new_table(
       const ManagerOptions& options, Collectives* all, uint64_t bytes, bool long_probes);
 
-  // Throws std::runtime_error if the diagrams are lost.
+  // Returns the deadline of a wait for the other processes that begins now.
+  [[nodiscard]] static Deadline wait_limit(const ManagerOptions& options);
+  // Returns the result of a wait. If it is DEADLINE_EXCEEDED, adds the option to it, and sets
+  // lost_: the collective operation is still in progress, so no other one can follow.
+  [[nodiscard]] absl::Status end_if_late(const absl::Status& result) const;
+  // Sets lost_ unless a process was late, and throws it.
+  [[noreturn]] void lose(const char* what, const absl::Status& cause);
+  template <typename T>
+  [[nodiscard]] absl::Status broadcast_from_rank_0(T& value) const;
+
+  // Throws std::runtime_error if lost_ is set.
   [[nodiscard]] internal::Engine& engine() const;
   // Returns the place of an operand. Throws std::invalid_argument if it is not of this manager.
   [[nodiscard]] uint32_t place_of(const Bdd& operand) const;
@@ -402,7 +427,8 @@ class CARIAMA_BDD_EXPORT Manager {
   Collectives* all_;  // nullptr without a job
   std::unique_ptr<internal::Engine> engine_;
   internal::Roots* roots_;
-  std::string lost_;      // why the diagrams are lost; else ""
+  // Why the diagrams are lost; DEADLINE_EXCEEDED if a process was late.
+  mutable absl::Status lost_;
   const int exceptions_;  // in flight when this object was created
   uint64_t collections_ = 0;
   LookUpCounts look_ups_before_;  // of the tables before this one

@@ -2,6 +2,7 @@
 
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <optional>
@@ -12,6 +13,7 @@
 #include "dsfabric/collectives.h"
 #include "dsfabric/fabric.h"
 #include "dtutils/wait.h"
+#include "tasks/internal/check_options.h"
 #include "tasks/pool.h"
 #include "tasks/runtime.h"
 
@@ -60,14 +62,17 @@ absl::StatusOr<std::unique_ptr<Job>> Job::create(const ManagerOptions& options, 
   if (!fabric.ok()) return fabric.status();
   parts->fabric = *std::move(fabric);
   parts->all.emplace(*parts->fabric);
+  // Manager::create refuses a limit out of range, in all processes.
+  const std::chrono::milliseconds limit = std::clamp<std::chrono::milliseconds>(
+      options.timeout, std::chrono::milliseconds::zero(), tasks::kMostTimeout);
   absl::StatusOr<std::unique_ptr<Manager>> manager;
   if (model == TaskModel::kPool) {
-    auto pool = TaskPool::create(*parts->fabric, {});
+    auto pool = TaskPool::create(*parts->fabric, {.run_timeout = limit});
     if (!pool.ok()) return pool.status();
     parts->pool = *std::move(pool);
     manager = Manager::create(*parts->pool, *parts->all, options);
   } else {
-    auto runtime = TaskRuntime::create(*parts->fabric, {});
+    auto runtime = TaskRuntime::create(*parts->fabric, {.run_timeout = limit});
     if (!runtime.ok()) return runtime.status();
     parts->runtime = *std::move(runtime);
     manager = Manager::create(*parts->runtime, *parts->all, options);
@@ -91,9 +96,10 @@ std::vector<ProcessRow> Job::process_rows() {
   if (parts_->fabric == nullptr) return {mine};
   mine.steals = parts_->pool != nullptr ? parts_->pool->statistics().stolen_tasks
                                         : parts_->runtime->statistics().steals;
-  // No deadline: each process has read its whole part of the table. A dead process is detected.
-  const auto gathered = parts_->all->all_gather(mine, kForever);
-  if (!gathered.ok()) throw std::runtime_error(std::string(gathered.status().message()));
+  const auto gathered = parts_->all->all_gather(mine, Manager::wait_limit(manager().options_));
+  if (!gathered.ok()) {
+    throw std::runtime_error(std::string(manager().end_if_late(gathered.status()).message()));
+  }
   std::vector<ProcessRow> rows;
   for (const std::optional<ProcessRow>& row : *gathered) {
     if (row) rows.push_back(*row);

@@ -47,7 +47,9 @@ class CARIAMA_BDD_EXPORT Job {
   // Returns true if a launcher (cariama-run, mpirun, srun, launch()) has started this process.
   [[nodiscard]] static bool launched();
 
-  // Joins the job, and creates its manager. Collective. Errors: those of Fabric::create,
+  // Joins the job, and creates its manager. ManagerOptions::timeout is also the limit of the tasks
+  // of an operation (run_timeout of TaskOptions or PoolOptions); with FailurePolicy::kAbort the end
+  // of that limit ends the process. Collective. Errors: those of Fabric::create,
   // Fabric::init_thread, TaskRuntime::create or TaskPool::create, and of Manager::create.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Job>> create(
       const ManagerOptions& options, TaskModel model = TaskModel::kMigrating,
@@ -60,7 +62,8 @@ class CARIAMA_BDD_EXPORT Job {
 
   [[nodiscard]] Manager& manager();
   // Returns a row for each process, in the order of ranks. Collective; blocks until all processes
-  // have called it, without a time limit. Throws std::runtime_error (a process failed).
+  // have called it, at most for ManagerOptions::timeout. Throws std::runtime_error (a process
+  // failed, or was late).
   [[nodiscard]] std::vector<ProcessRow> process_rows();
   // Ends the job: blocks until all processes have called end(), destroys the manager, and leaves
   // the job. Objects of type Bdd that still exist belong to no manager then (bdd.h). manager() may

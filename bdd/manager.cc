@@ -17,8 +17,10 @@
 #include "bdd/internal/node_table.h"
 #include "bdd/internal/request.h"
 #include "dht/agreement.h"
+#include "dtutils/error.h"
 #include "dtutils/wait.h"
 #include "tasks/exceptions.h"
+#include "tasks/internal/check_options.h"
 #include "tasks/pool.h"
 #include "tasks/runtime.h"
 
@@ -36,10 +38,20 @@ TableFull::~TableFull() = default;
 
 namespace {
 
-// Time in which all processes begin to create the manager, and in which they destroy it. No step
-// between has a deadline: another process may need any time to clear its part of a large table, and
-// a dead process is detected.
+// Time in which all processes begin to create the manager, and in which they destroy it. The steps
+// between have the deadline of ManagerOptions::timeout: another process may need long to clear its
+// part of a large table, or to compute an operation.
 constexpr std::chrono::seconds kPatience{120};
+
+// Adds the option to the error of a wait that has ended by its deadline. Returns other results
+// unchanged.
+absl::Status name_option(const ManagerOptions& options, const absl::Status& result) {
+  if (!absl::IsDeadlineExceeded(result) || options.timeout.count() <= 0) return result;
+  return make_error(absl::StatusCode::kDeadlineExceeded, error_scope(result),
+                    std::string(result.message()),
+                    "raise ManagerOptions::timeout (cariama-bdd --timeout) if that process needs "
+                    "more time for an operation; then start the job again");
+}
 
 // A worker creates as many tasks for thieves as there are processes, but at most this number,
 // before it computes operations in its batch, which offers no tasks. The tasks that are stolen
@@ -64,6 +76,11 @@ absl::Status check(const ManagerOptions& options) {
   if (options.cache_bytes > kMost) {
     return absl::InvalidArgumentError(
         absl::StrCat("bdd: cache_bytes is ", options.cache_bytes, "; choose at most ", kMost));
+  }
+  if (options.timeout.count() < 0 || options.timeout > tasks::kMostTimeout) {
+    return absl::InvalidArgumentError(absl::StrCat("bdd: timeout is ", options.timeout.count(),
+                                                   " ms; choose 0, which is no limit, to 100 "
+                                                   "years"));
   }
   if (options.table_bytes >= 4096 && options.max_table_bytes >= options.table_bytes &&
       options.max_table_bytes <= kMost) {
@@ -104,23 +121,25 @@ absl::StatusOr<std::unique_ptr<Manager>> Manager::create(Workers workers, Collec
   if (usable.ok() && has_tasks && internal::worker_engine != nullptr) {
     usable = absl::FailedPreconditionError("bdd: this process has a manager of a job already");
   }
-  if (absl::Status agreed =
-          cariama::agree(all, usable, "bdd: no manager", deadline_after(kPatience));
+  if (absl::Status agreed = cariama::agree(
+          all, usable, "bdd: no manager", std::min(wait_limit(options), deadline_after(kPatience)));
       !agreed.ok()) {
-    return agreed;
+    return name_option(options, agreed);
   }
   auto table = new_table(options, &all, options.table_bytes, false);
   if (!table.ok()) return table.status();
   register_exception<internal::NoRoom>();
   const size_t cache_bytes = std::max<size_t>(options.cache_bytes, size_t{64} << 10);
-  auto memory = internal::HostMemory::create(all, (*table)->first_mapped(),
-                                             cache_bytes + OperationCache::kHeaderBytes, kForever);
+  auto memory =
+      internal::HostMemory::create(all, (*table)->first_mapped(),
+                                   cache_bytes + OperationCache::kHeaderBytes, wait_limit(options));
   if (!memory.ok()) {
     // Every process returns such an error, so every process frees its part of the table.
     if (!absl::IsDeadlineExceeded(memory.status())) {
-      static_cast<void>((*table)->destroy(deadline_after(kPatience)));
+      static_cast<void>(
+          (*table)->destroy(std::min(wait_limit(options), deadline_after(kPatience))));
     }
-    return memory.status();
+    return name_option(options, memory.status());
   }
   auto engine = memory->bytes().empty()
                     ? std::make_unique<Engine>(*std::move(table), cache_bytes)
@@ -153,16 +172,23 @@ Manager::~Manager() {
   roots_->manager = nullptr;
   if (roots_->objects == 0) delete roots_;
   if (internal::worker_engine == engine_.get()) internal::worker_engine = nullptr;
-  if (all_ == nullptr || engine_->table == nullptr) return;
+  const bool late = absl::IsDeadlineExceeded(lost_);
+  if (all_ == nullptr || (engine_->table == nullptr && !late)) return;
   // After an error in this process only, the others do not call the collective destroy(), and may
-  // still use the memory of this process: it is not freed.
-  const bool alone = !lost_.empty() || std::uncaught_exceptions() > exceptions_;
-  if (!alone && engine_->table->destroy(deadline_after(kPatience)).ok()) return;
+  // still use the memory of this process: it is not freed. Nor is it if a process was late.
+  const bool alone = !lost_.ok() || std::uncaught_exceptions() > exceptions_;
+  if (!alone &&
+      engine_->table->destroy(std::min(wait_limit(options_), deadline_after(kPatience))).ok())
+    return;
   engine_->cache_memory.abandon();
 }
 
+Deadline Manager::wait_limit(const ManagerOptions& options) {
+  return options.timeout.count() <= 0 ? kForever : deadline_after(options.timeout);
+}
+
 Engine& Manager::engine() const {
-  if (!lost_.empty()) throw std::runtime_error(lost_);
+  if (!lost_.ok()) throw std::runtime_error(std::string(lost_.message()));
   return *engine_;
 }
 
@@ -173,15 +199,33 @@ uint32_t Manager::place_of(const Bdd& operand) const {
   return operand.place_;
 }
 
+absl::Status Manager::end_if_late(const absl::Status& result) const {
+  if (absl::IsDeadlineExceeded(result)) lost_ = name_option(options_, result);
+  return absl::IsDeadlineExceeded(result) ? lost_ : result;
+}
+
+void Manager::lose(const char* what, const absl::Status& cause) {
+  if (lost_.ok()) lost_ = absl::UnavailableError(absl::StrCat(what, cause.message()));
+  throw std::runtime_error(std::string(lost_.message()));
+}
+
 absl::Status Manager::agree(const absl::Status& mine, std::string_view what, uint64_t value) const {
-  // No deadline: the step of another process may take any time, and a dead process is detected.
-  return all_ == nullptr ? mine : cariama::agree(*all_, mine, what, kForever, value);
+  if (all_ == nullptr) return mine;
+  if (absl::IsDeadlineExceeded(lost_)) return lost_;
+  const absl::Status agreed = cariama::agree(*all_, mine, what, wait_limit(options_), value);
+  // `mine` may have the code of a late process, too.
+  return agreed == mine ? agreed : end_if_late(agreed);
+}
+
+template <typename T>
+absl::Status Manager::broadcast_from_rank_0(T& value) const {
+  if (absl::IsDeadlineExceeded(lost_)) return lost_;
+  return end_if_late(all_->broadcast(value, 0, wait_limit(options_)));
 }
 
 absl::StatusOr<uint64_t> Manager::value_of_rank_0(uint64_t mine) const {
   if (all_ == nullptr) return mine;
-  // No deadline: the step of rank 0 may take any time, and a dead process is detected.
-  if (absl::Status sent = all_->broadcast(mine, 0, kForever); !sent.ok()) return sent;
+  if (absl::Status sent = broadcast_from_rank_0(mine); !sent.ok()) return sent;
   return mine;
 }
 
@@ -189,13 +233,15 @@ absl::StatusOr<std::unique_ptr<NodeTable>> Manager::new_table(const ManagerOptio
                                                               Collectives* all, uint64_t bytes,
                                                               bool long_probes) {
   if (all == nullptr) return NodeTable::create(bytes);
-  return NodeTable::create(*all,
-                           {.bytes = bytes,
-                            .remote = options.remote,
-                            .long_probes = long_probes,
-                            .in_flight = options.in_flight,
-                            .look_ups = options.look_ups},
-                           kForever);
+  auto table = NodeTable::create(*all,
+                                 {.bytes = bytes,
+                                  .remote = options.remote,
+                                  .long_probes = long_probes,
+                                  .in_flight = options.in_flight,
+                                  .look_ups = options.look_ups},
+                                 wait_limit(options));
+  if (!table.ok()) return name_option(options, table.status());
+  return table;
 }
 
 Bdd Manager::hold(Edge edge, bool even) {
@@ -258,8 +304,8 @@ Edge Manager::attempt(const Request& request) {
   engine().is_full = false;
   if (all_ == nullptr) return internal::execute_here(engine(), instruction);
   const absl::StatusOr<Edge> result = attempt_in_job(instruction);
-  if (!result.ok()) throw std::runtime_error(std::string(result.status().message()));
-  return *result;
+  if (result.ok()) return *result;
+  throw std::runtime_error(std::string(end_if_late(result.status()).message()));
 }
 
 absl::StatusOr<Edge> Manager::attempt_in_job(const Instruction& instruction) {
@@ -341,14 +387,12 @@ void Manager::make_room(bool grow) {
   });
   const uint64_t before = engine().table->bytes();
   if (const absl::Status all = agree(stored, "bdd"); !all.ok()) {
+    (void)engine();  // throws if a process was late
     // Several processes may have failed, and each one has its own error. If all of them lack memory
     // the table is intact, else a process has failed, and its part of the table is lost.
     const absl::Status intact =
         agree(absl::IsResourceExhausted(stored) ? absl::OkStatus() : stored, "bdd");
-    if (!intact.ok()) {
-      lost_ = absl::StrCat("bdd: the node table is lost: ", intact.message());
-      throw std::runtime_error(lost_);
-    }
+    if (!intact.ok()) lose("bdd: the node table is lost: ", intact);
     throw TableFull(absl::StrCat("bdd: the node table of ", before,
                                  " bytes is full, and cannot be collected: ", all.message()));
   }
@@ -357,13 +401,11 @@ void Manager::make_room(bool grow) {
   // All processes restore the table, or none: the steps of both are collective.
   const absl::Status moved = agree(replace_table(after, false, live), "bdd");
   if (!moved.ok()) {
+    (void)engine();  // throws if a process was late
     // The nodes have fitted into a table of the old size. In a job they are now put in another
     // order, so some nodes may be farther from their home than before.
     const absl::Status restored = agree(replace_table(before, true, live), "bdd");
-    if (!restored.ok()) {
-      lost_ = absl::StrCat("bdd: all diagrams are lost in a collection: ", restored.message());
-      throw std::runtime_error(lost_);
-    }
+    if (!restored.ok()) lose("bdd: all diagrams are lost in a collection: ", restored);
   }
   engine_->groups.clear();
   ++engine_->group_set;
@@ -383,7 +425,7 @@ absl::Status Manager::replace_table(uint64_t bytes, bool long_probes, const Stor
   // end is collective, so no process reads it any more.
   if (engine.table != nullptr) {
     look_ups_before_ += engine.table->look_ups();  // 0 after an earlier destroy()
-    absl::Status freed = engine.table->destroy(kForever);
+    absl::Status freed = end_if_late(engine.table->destroy(wait_limit(options_)));
     if (!freed.ok()) return freed;
     engine.table.reset();
   }
@@ -396,7 +438,10 @@ absl::Status Manager::replace_table(uint64_t bytes, bool long_probes, const Stor
   });
   if (absl::Status all = agree(cleared, "bdd: no operation cache"); !all.ok()) return all;
   auto table = new_table(options_, all_, bytes, long_probes);
-  if (!table.ok()) return table.status();
+  if (!table.ok()) {
+    if (absl::IsDeadlineExceeded(table.status())) lost_ = table.status();
+    return table.status();
+  }
   engine.table = *std::move(table);
   std::vector<Edge> moved;
   const absl::Status loaded = status_of(kNoMemory, [&] {
@@ -489,8 +534,7 @@ bool Manager::broadcast_edges(std::span<Edge> edges, bool has_room) const {
   for (size_t first = 0; first == 0 || first < edges.size(); first += part.edges.size()) {
     const size_t count = std::min(part.edges.size(), edges.size() - first);
     std::copy_n(edges.begin() + static_cast<ptrdiff_t>(first), count, part.edges.begin());
-    // No deadline: rank 0 may take any time, and a dead process is detected.
-    const absl::Status sent = all_->broadcast(part, 0, kForever);
+    const absl::Status sent = broadcast_from_rank_0(part);
     if (!sent.ok()) throw std::runtime_error(std::string(sent.message()));
     std::copy_n(part.edges.begin(), count, edges.begin() + static_cast<ptrdiff_t>(first));
   }
@@ -638,33 +682,6 @@ Bdd Manager::cube(std::vector<uint32_t> variables) {
   Bdd made = load(chain)[0];
   roots_->all[made.place_].cube = true;
   return made;
-}
-
-void Manager::check_steps(const Bdd& states, std::span<const Transition> transitions) {
-  require_even(states, "the states");
-  for (const Transition& one : transitions) {
-    require_even(one.variables, "the variables");
-    (void)place_of_cube(one.variables);
-  }
-}
-
-Bdd Manager::image(const Bdd& states, std::span<const Transition> transitions) {
-  check_steps(states, transitions);
-  return execute({.action = Action::kImage, .a = {place_of(states)}}, transitions);
-}
-Bdd Manager::preimage(const Bdd& states, std::span<const Transition> transitions) {
-  check_steps(states, transitions);
-  return execute({.action = Action::kPreimage, .a = {place_of(states)}}, transitions);
-}
-Bdd Manager::chain(const Bdd& states, std::span<const Transition> transitions) {
-  check_steps(states, transitions);
-  return execute({.action = Action::kChain, .a = {place_of(states)}}, transitions);
-}
-Bdd Manager::saturate(const Bdd& states, std::span<const Transition> transitions,
-                      uint32_t first_variable) {
-  check_steps(states, transitions);
-  return execute({.action = Action::kSaturate, .a = {place_of(states)}, .variable = first_variable},
-                 transitions);
 }
 
 Rank Manager::rank() const { return all_ == nullptr ? Rank(0) : all_->fabric().rank(); }

@@ -76,4 +76,9 @@ absl::Status agree(Collectives& all, const absl::Status& mine, std::string_view 
   return absl::OkStatus();
 }
 
+absl::Status of_one_process(const absl::Status& mine) {
+  if (!absl::IsDeadlineExceeded(mine)) return mine;
+  return make_error(absl::StatusCode::kUnavailable, error_scope(mine), std::string(mine.message()));
+}
+
 }  // namespace cariama

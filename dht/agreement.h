@@ -30,6 +30,10 @@ namespace cariama {
                                                     std::string_view what, Deadline deadline,
                                                     uint64_t value = 0);
 
+// Returns the error of a step of one process, on which all processes are going to agree:
+// UNAVAILABLE instead of DEADLINE_EXCEEDED, which means that the agreement is in progress.
+[[nodiscard]] CARIAMA_DHT_EXPORT absl::Status of_one_process(const absl::Status& mine);
+
 // Returns the Status that step() returns, or that of the exception that it throws, so that the
 // processes can agree on it: RESOURCE_EXHAUSTED with the text `no_memory` for std::bad_alloc,
 // UNAVAILABLE with its text for std::runtime_error.

@@ -72,6 +72,8 @@ constexpr const char* kHelp =
     "  --ack-timeout MS     milliseconds after which a message between hosts is sent again "
     "(default\n"
     "                       67); a host that lets seven pass has failed\n"
+    "  --timeout S          ends the job if an operation, or a process that the others wait for,\n"
+    "                       takes longer than S seconds (default: no limit)\n"
     "  --tasks M            what runs on several processes: migrating or pool (default migrating)\n"
     "  --quiet              no progress on stderr\n"
     "  --json               prints results as JSON, one object per line\n"
@@ -136,9 +138,9 @@ std::string read(int argc, char** argv, Arguments& arguments) {
   const std::set<std::string> of_reach = {"--strategy", "--goal",       "--deadlocks",
                                           "--levels",   "--checkpoint", "--checkpoint-every",
                                           "--svg"};
-  const std::set<std::string> of_job = {"-n",         "--save",   "--quiet",
-                                        "--json",     "--remote", "--in-flight",
-                                        "--look-ups", "--tasks",  "--ack-timeout"};
+  const std::set<std::string> of_job = {
+      "-n",          "--save",     "--quiet", "--json",        "--remote",
+      "--in-flight", "--look-ups", "--tasks", "--ack-timeout", "--timeout"};
   while (next < words.size() && error.empty()) {
     const std::string& word = words[next++];
     if (of_reach.count(word) != 0) arguments.of_reach = word;
@@ -198,6 +200,8 @@ std::string read(int argc, char** argv, Arguments& arguments) {
       }
     } else if (word == "--ack-timeout") {
       arguments.fabric.ack_timeout = std::chrono::milliseconds(number(word, 1, 60'000));
+    } else if (word == "--timeout") {
+      arguments.manager.timeout = std::chrono::seconds(number(word, 1, 1'000'000'000));
     } else if (word == "--tasks") {
       const std::string text = value(word);
       if (text == "pool") {

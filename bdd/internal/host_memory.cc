@@ -35,7 +35,7 @@ absl::StatusOr<HostMemory> HostMemory::create(Collectives& all, uint32_t leader,
     mapped = reinterpret_cast<std::byte*>(mine.address);
   } else if (address) {
     auto queue = fabric.connection(leader);
-    connected = queue.status();
+    connected = of_one_process(queue.status());
     if (queue.ok()) {
       mapped = (*queue)->queue_pair().direct_access(locator_of(fabric, *address, bytes));
     }

@@ -78,7 +78,7 @@ absl::StatusOr<std::unique_ptr<NodeTable>> NodeTable::create(Collectives& all,
     table->access_ = *std::move(access);
     for (uint32_t owner = 0; owner < geometry.processes; ++owner) {
       if (absl::Status attached = table->table_->core().attach(owner); !attached.ok()) {
-        return attached;
+        return of_one_process(attached);
       }
       const bool mapped = table->table_->core().mapped(owner).load() != nullptr;
       table->nodes_are_mapped_ &= mapped;

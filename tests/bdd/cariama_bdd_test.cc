@@ -269,6 +269,42 @@ TEST(CariamaBdd, DotNeedsMemory) {
   std::filesystem::remove(path);
 }
 
+// The processes of the job are the children of the program. Returns 0 if the program has ended.
+pid_t last_process_of(const Running& program) {
+  const std::string pid = std::to_string(program.pid());
+  std::string children;
+  std::getline(std::ifstream("/proc/" + pid + "/task/" + pid + "/children"), children);
+  std::istringstream list(children);
+  pid_t last = 0;
+  while (list >> last) {
+  }
+  return last;
+}
+
+TEST(CariamaBdd, AStoppedProcessEndsTheJobByItsTimeout) {
+  const std::string folder =
+      ::testing::TempDir() + "cariama-bdd-stopped" + std::to_string(getpid());
+  // On a busy machine the search may end before the process is stopped. The loop then repeats it.
+  int code = 0;
+  for (int attempt = 0; attempt < 20 && code == 0; ++attempt) {
+    std::filesystem::remove_all(folder);
+    Running command(kProgram + "reach " + model_path("bakery.4") +
+                    " --strategy bfs --table 16 --cache 16 --checkpoint-every 0 --timeout 5 "
+                    "--checkpoint " +
+                    folder + " -n 2");
+    ASSERT_TRUE(
+        Running::eventually([&] { return std::filesystem::exists(folder + "/reach.checkpoint"); }));
+    const pid_t victim = last_process_of(command);
+    if (victim > 0) kill(victim, SIGSTOP);
+    code = command.wait();
+    if (code == 0) continue;
+    EXPECT_EQ(code, 1) << command.err();
+    EXPECT_THAT(command.err(), HasSubstr("kill -CONT"));
+  }
+  EXPECT_NE(code, 0);
+  std::filesystem::remove_all(folder);
+}
+
 TEST(CariamaBdd, AKilledProcessIsReportedAndTheSearchContinues) {
   const std::string folder = ::testing::TempDir() + "cariama-bdd-killed" + std::to_string(getpid());
   const std::string arguments = "reach " + model_path("bakery.4") +
@@ -282,16 +318,7 @@ TEST(CariamaBdd, AKilledProcessIsReportedAndTheSearchContinues) {
     Running command(kProgram + arguments);
     ASSERT_TRUE(
         Running::eventually([&] { return std::filesystem::exists(folder + "/reach.checkpoint"); }));
-    // The processes of the job are the children of the program. A program that has ended has no
-    // children.
-    std::string children;
-    std::getline(std::ifstream("/proc/" + std::to_string(command.pid()) + "/task/" +
-                               std::to_string(command.pid()) + "/children"),
-                 children);
-    std::istringstream list(children);
-    pid_t victim = 0;
-    while (list >> victim) {
-    }
+    const pid_t victim = last_process_of(command);
     if (victim > 0) kill(victim, SIGKILL);
     code = command.wait();
     if (code == 0) continue;
