@@ -49,7 +49,10 @@ absl::StatusOr<std::unique_ptr<Bootstrap>> join_environment(Exchange::Deadline d
     absl::StatusOr<int> local = environment_number("LOCAL_RANK", 0, *size - 1);
     if (!local.ok()) return local.status();
   }
-  if (*size == 1) return join_single(BootstrapKind::kEnvironment);
+  if (*size == 1) {
+    remove_variable(kSecretVariable);
+    return join_single(BootstrapKind::kEnvironment);
+  }
   absl::StatusOr<int> port = environment_number("MASTER_PORT", 1, 65535);
   if (!port.ok()) return missing(port.status());
   const std::optional<std::string> host = environment_variable("MASTER_ADDR");

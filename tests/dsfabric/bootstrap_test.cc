@@ -24,6 +24,7 @@
 #include "dsfabric/fabric.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/dsfabric/testing/job_environment.h"
 #include "tests/dsfabric/testing/local_job.h"
 #include "tests/dtutils/testing/process_test.h"
 #include "tests/dtutils/testing/status_text.h"
@@ -31,7 +32,10 @@
 namespace cariama {
 namespace {
 
+using testing::FreePort;
+using testing::job_of;
 using testing::message_of;
+using testing::set_environment;
 using testing::soon;
 
 using namespace std::chrono_literals;  // NOLINT(google-build-using-namespace)
@@ -42,49 +46,6 @@ using testing::run_test_processes;
 
 // The timeout of waits that should succeed. It only prevents that a defect hangs the test.
 BootstrapOptions patient() { return {.kind = {}, .timeout = 60s}; }
-
-// A free port of 127.0.0.1. As long as this object exists, the kernel gives the port to no process
-// that asks for any port; a store may listen on it, because both sockets have SO_REUSEADDR. Until a
-// store listens, a connection to the port is refused.
-class FreePort {
- public:
-  FreePort() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
-    const int on = 1;
-    const SocketAddress any = *SocketAddress::parse("127.0.0.1:0");
-    if (setsockopt(socket_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||
-        bind(socket_.get(), any.get(), any.length()) != 0) {
-      std::abort();
-    }
-  }
-  [[nodiscard]] int number() const {
-    const std::string text = internal::bound_address(socket_.get()).text();
-    return std::stoi(text.substr(text.rfind(':') + 1));
-  }
-
- private:
-  const FileDescriptor socket_;
-};
-
-// Sets variables of this process, and unsets those of other launchers.
-void set_environment(const std::map<std::string, std::string>& variables) {
-  for (const char* name :
-       {"CARIAMA_BOOTSTRAP", "CARIAMA_LAUNCH_SOCKET", "CARIAMA_RANK", "CARIAMA_SIZE",
-        "CARIAMA_THREADS", "CARIAMA_JOB_SECRET", "CARIAMA_LISTEN", "PMIX_RANK", "PMIX_NAMESPACE",
-        "RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT", "LOCAL_RANK", "SLURM_STEP_NUM_TASKS"}) {
-    unsetenv(name);
-  }
-  for (const auto& [name, value] : variables) setenv(name.c_str(), value.c_str(), 1);
-}
-
-std::map<std::string, std::string> job_of(int rank, int size, int port) {
-  return {{"RANK", std::to_string(rank)},
-          {"WORLD_SIZE", std::to_string(size)},
-          {"MASTER_ADDR", "127.0.0.1"},
-          {"MASTER_PORT", std::to_string(port)}};
-}
-std::map<std::string, std::string> job_of(int rank, int size, const FreePort& port) {
-  return job_of(rank, size, port.number());
-}
 
 class BootstrapTest : public ::testing::Test {
  protected:
