@@ -197,6 +197,7 @@ void ShmDevice::peer_ended(const std::shared_ptr<Link>& link) {
     for (ShmQueuePair* queue_pair : queue_pairs_) {
       if (queue_pair->link() == link.get()) {
         queue_pair->peer_ended(link->state.load() == PeerState::kDead);
+        queue_pair->end_peer();
         queue_pair->progress();
       }
     }
@@ -219,6 +220,13 @@ void ShmDevice::process_ended(const std::shared_ptr<Link>& link) {
     }
   }
   sweep();
+}
+
+// The robust lock of a closed device is free, unless another process has written its word since.
+void ShmDevice::connection_ended(const std::shared_ptr<Link>& link) {
+  PeerState alive = PeerState::kAlive;
+  if (control_header(link->control())->closed.load() == 0) return;
+  if (link->state.compare_exchange_strong(alive, PeerState::kClosed)) peer_ended(link);
 }
 
 void ShmDevice::count_waiting(int change) {

@@ -102,6 +102,7 @@ class ShmDevice final : public Device,
   // Service::Client
   bool progress() override;
   void process_ended(const std::shared_ptr<Link>& link) override;
+  void connection_ended(const std::shared_ptr<Link>& link) override;
 
  private:
   explicit ShmDevice(std::shared_ptr<ControlSegment> control);

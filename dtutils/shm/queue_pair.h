@@ -68,6 +68,10 @@ class ShmQueuePair final : public QueuePair, public ReceiveSource {
   void progress();
   // Called when the peer process died (`died`) or closed its device.
   void peer_ended(bool died);
+  // Called after peer_ended(), which a process that has written the peer's lock may have caused
+  // while the peer lives: ends the peer's queue pair, too, so that its operations do not reach
+  // memory that this process reuses. Requires: link() is set.
+  void end_peer();
   // Called when the peer process has ended: completes the receives that it had claimed and will not
   // finish.
   void recover_receives();

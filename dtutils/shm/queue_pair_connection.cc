@@ -413,6 +413,15 @@ void ShmQueuePair::peer_ended(bool died) {
   }
 }
 
+void ShmQueuePair::end_peer() {
+  if (!peer_is_ours() || !end_status(remote_.header->status, remote_.serial, LinkState::kPeerGone))
+    return;
+  // A thread that posts meanwhile accesses the peer's memory, and announce_to_peer() would tell the
+  // peer that no thread does. Without the announcement the peer notices the end when it posts.
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  if (lock.owns_lock()) announce_to_peer();
+}
+
 void ShmQueuePair::recover_receives() {
   move_receives_to_queue();  // the receives that the peer did finish
   std::lock_guard lock(receive_completions_->drain_mutex());

@@ -100,9 +100,11 @@ void PeerWatch::run(Group& group) {
     for (const std::shared_ptr<Link>& link : links) {
       ControlHeader* header = control_header(link->control());
       uint32_t word = header->owner_lock.load();
-      // The waiters' bit makes the kernel wake a sleeper when the owner dies.
-      while ((word & FUTEX_TID_MASK) != 0 && (word & (FUTEX_OWNER_DIED | FUTEX_WAITERS)) == 0 &&
-             !header->owner_lock.compare_exchange_weak(word, word | FUTEX_WAITERS)) {
+      // The waiters' bit makes the kernel wake a sleeper when the owner dies. One attempt: if the
+      // word has changed meanwhile, the wait below returns immediately. Each process that maps the
+      // segment can change it, as often as it wants.
+      if ((word & FUTEX_TID_MASK) != 0 && (word & (FUTEX_OWNER_DIED | FUTEX_WAITERS)) == 0) {
+        header->owner_lock.compare_exchange_strong(word, word | FUTEX_WAITERS);
       }
       if ((word & FUTEX_OWNER_DIED) != 0 || (word & FUTEX_TID_MASK) == 0) {
         // The kernel wakes only one sleeper, which must wake the remaining ones.

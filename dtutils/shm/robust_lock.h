@@ -5,6 +5,12 @@
 // dies, the kernel marks the word and wakes a sleeper before it frees the address space: 0.2 ms
 // after the kill, whereas a pidfd or a socket needs 40 ms and more for a process that touched 1
 // GiB.
+//
+// Each process that has connected to the device maps the word, and can write it. A word that is set
+// free ends the connections to the device with an error at both ends, as the loss of a link does. A
+// word that is held by another thread, or that changes all the time, hides neither the death of the
+// process, which the service thread also gets from the pidfd, nor the close of the device, which it
+// gets from the end of the connection.
 #ifndef CARIAMA_DTUTILS_SHM_ROBUST_LOCK_H_
 #define CARIAMA_DTUTILS_SHM_ROBUST_LOCK_H_
 

@@ -323,11 +323,12 @@ void Service::on_link_event(int descriptor) {
     remove_link(link.get());
     client_->process_ended(link);
   } else if (!link->drain()) {
-    // No more messages will arrive. The pidfd or the robust lock tells whether the process has
-    // ended.
-    std::lock_guard lock(mutex_);
-    links_.erase(descriptor);
-    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, descriptor, nullptr);
+    {
+      std::lock_guard lock(mutex_);
+      links_.erase(descriptor);
+      epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, descriptor, nullptr);
+    }
+    client_->connection_ended(link);
   }
 }
 

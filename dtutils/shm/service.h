@@ -35,6 +35,8 @@ class Service {
     virtual bool progress() = 0;
     // The process behind `link` has ended, with all its threads.
     virtual void process_ended(const std::shared_ptr<Link>& link) = 0;
+    // The peer's service has closed its connection to the link. No more messages arrive.
+    virtual void connection_ended(const std::shared_ptr<Link>& link) = 0;
   };
 
   Service(std::shared_ptr<ControlSegment> control, RegionTable* regions, Client* client)
