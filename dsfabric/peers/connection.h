@@ -183,6 +183,8 @@ class Connection {
   // calls that have found no new sign of life of the peer. With `may_write`, also writes a sign of
   // life to the peer. Requires for `may_write`: the queue pairs of both ends are connected.
   [[nodiscard]] uint64_t exchange_signs(bool may_write);
+  // Sets the number of signs of life that count as written. For tests of the wrap of this number.
+  void set_signs(uint64_t signs) { signs_ = signs; }
   // Ends all traffic of the connection in both directions: operations in flight complete with an
   // error, and the peer cannot access this process's memory through the connection any more.
   void cut() { queue_->queue_pair().fail(); }
@@ -250,7 +252,7 @@ class Connection {
   uint64_t finished_by_peer_ = 0;  // the largest count that the peer has reported
   uint64_t returned_ = 0;
   uint64_t repeated_ = 0;
-  uint64_t signs_ = 0;         // number of signs of life that this process has written
+  uint64_t signs_ = 0;         // the latest sign of life that this process has written
   uint64_t last_sign_ = 0;     // the peer's latest sign of life
   uint64_t silent_beats_ = 0;  // heartbeats since then
   std::deque<std::string> deferred_;

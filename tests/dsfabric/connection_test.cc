@@ -105,6 +105,19 @@ class ConnectionTest : public ::testing::Test {
   End near_, far_;
 };
 
+// Each sign differs from the one before, also when the number of signs wraps.
+TEST_F(ConnectionTest, ASignOfLifeIsNewWhenTheirNumberWraps) {
+  near_.connection->set_signs(UINT64_MAX - 3);
+  for (int beat = 0; beat < 8; ++beat) {
+    static_cast<void>(near_.connection->exchange_signs(true));
+    EXPECT_TRUE(sim_.run_until_idle());
+    EXPECT_EQ(far_.connection->exchange_signs(false), 0u) << beat;
+  }
+  for (uint64_t silent = 1; silent < 4; ++silent) {
+    EXPECT_EQ(far_.connection->exchange_signs(false), silent);
+  }
+}
+
 TEST_F(ConnectionTest, AtMostOneMessagePerReceiveUnit) {
   uint64_t next = 0;
   for (int round = 0; round < 10; ++round) {
