@@ -318,8 +318,9 @@ struct MoveResult {
   double prior = 0;  // with the noise of SearchOptions::root_noise
   Verdict verdict = Verdict::kOpen;
   // The principal variation: this move, then in each node below it a move that is proved to win, or
-  // else the most visited one. Ends before a move without visits, at a chance position, at the
-  // first node of which this process has neither the original nor a copy, or after 64 moves.
+  // else the most visited one, through the nodes of all processes. Ends before a move without
+  // visits, at a chance position, at a node of a process that is dead or does not answer within
+  // 50 ms, or after 64 moves. Behind the 32 best moves, at the first node of another process.
   std::vector<Move> line;
 };
 

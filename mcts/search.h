@@ -17,7 +17,8 @@
 //   - 2 per node that is created in another process than its parent's or is offered to the owner of
 //     its parent, and per exchange of counts between a copied node and its owner (copies.h).
 //   - 2 (P - 1) per command of rank 0: requests and answers.
-//   - Progress report: one command.
+//   - Progress report: one command. Lines of a report or a result: 2 each time that the line of one
+//     of the 32 best moves enters another process (engine/lines.h).
 //   - Begin of a search: 6 (P - 1), one command and the copies of the root. One command more if the
 //     position is not the root of the tree that exists: 8 (P - 1).
 //   - End of a search: at least 7 commands, 14 (P - 1), and one per copy for its last counts.
@@ -47,6 +48,7 @@
 #include "absl/status/statusor.h"
 #include "dtutils/doorbell.h"
 #include "dtutils/error.h"
+#include "mcts/engine/lines.h"
 #include "mcts/engine/results.h"
 #include "mcts/engine/root_noise.h"
 #include "mcts/engine/search_process.h"
@@ -242,8 +244,6 @@ class Search {
   static constexpr std::chrono::milliseconds kMargin{500};
   // Seconds between two calls of safe().
   static constexpr double kSafetyInterval = 0.01;
-  // The time that a progress report waits for the statistics of the other processes.
-  static constexpr std::chrono::milliseconds kReportMargin{50};
   // Limit of the root's visits: the counter of a move has 32 bits.
   static constexpr uint64_t kMaxVisits = 0x70000000;
   // Number of rollouts of a search without a limit, which never begins all of them: kMaxVisits ends
@@ -446,7 +446,8 @@ class Search {
   }
   [[nodiscard]] Result complete() {
     iterations_ += end_rollouts(host_, process_, job_, current_);
-    Result result = report();  // its lines lead through copies of nodes, so before kDropCopies
+    process_.lines().follow(root(), current_.choice, {});
+    Result result = report();
     for (const CommandAnswer& answer : process_.command(CommandKind::kDropCopies, current_)) {
       result.processes.push_back(answer.statistics);
     }
@@ -457,18 +458,19 @@ class Search {
   }
 
   // A report is due when the interval has passed. It then waits for the statistics of the other
-  // processes, at most for kReportMargin.
+  // processes and for the lines, at most for Lines::kMargin.
   [[nodiscard]] bool report_is_due() {
     if (!order_.progress) return false;
     if (!asked_) return seconds() >= next_report_;
-    return process_.late().empty() || Clock::now() >= answers_due_;
+    return (process_.late().empty() && process_.lines().ended()) || Clock::now() >= answers_due_;
   }
   void give_report() {
     if (!asked_) {
       asked_ = true;
-      answers_due_ = deadline_after(kReportMargin);
-      // A new command would drop the answers to the last one.
-      if (process_.late().empty()) ask();
+      answers_due_ = deadline_after(Lines<G>::kMargin);
+      const std::vector<Rank> late = process_.late();
+      process_.lines().begin(root(), current_.choice, late);
+      if (late.empty()) ask();  // otherwise it would drop the answers to the last command
       return;
     }
     asked_ = false;
@@ -640,8 +642,10 @@ class Search {
   }
   // Returns the result after close(), before all processes have ended their parts.
   [[nodiscard]] Result report_without_late() {
+    const std::vector<Rank> late = process_.late();
+    process_.lines().follow(root(), current_.choice, late);
     Result result = report();
-    for (const Rank rank : process_.late()) result.late.push_back(rank);
+    result.late.assign(late.begin(), late.end());
     note_statistics();
     result.processes = statistics_;
     host_.end_later([&host = host_, &process = process_, &job = job_, options = current_] {
@@ -657,7 +661,7 @@ class Search {
   }
 
   [[nodiscard]] Result report() {
-    Result result = result_of(root(), current_.choice, process_.exchange());
+    Result result = result_of(root(), current_.choice, process_.lines());
     result.iterations = iterations();
     result.seconds = seconds();
     return result;
@@ -681,7 +685,7 @@ class Search {
   bool begun_ = false;    // all processes have answered the begin
   bool ready_ = false;    // rollouts may begin
   bool late_ = false;     // a process has not ended its part before a collection
-  bool asked_ = false;    // a report waits for the statistics of the processes, until answers_due_
+  bool asked_ = false;    // a report waits for statistics and lines, until answers_due_
   Deadline answers_due_;
   Deadline next_look_;  // for processes that have not answered the last command
   double next_report_ = 0;

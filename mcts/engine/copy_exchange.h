@@ -66,11 +66,6 @@ class CopyExchange final : public LocalInstance {
     }
     return found(*known);
   }
-  // Returns the copied node, or nullptr. Does not request a copy.
-  [[nodiscard]] const Node<G>* copied(RemoteNode name) const {
-    const Copy<G>* known = copies_.find(name);
-    return known == nullptr ? nullptr : known->node.load(std::memory_order_acquire);
-  }
   // Returns true if a rollout may sample the position of a node instead of becoming a job of the
   // node's owner, which has too many: no copy of the node has arrived, and few rollouts have
   // sampled the position. Requests a copy if the move that leads to the node has at least an eighth

@@ -10,6 +10,8 @@
 //   Worker             rollouts; the calls for       CopyExchange,    one thread calls it
 //     worker.h         jobs                          WorkPool,
 //                                                    LocalTree
+//   Lines              the principal variations      LocalTree        worker 0 calls it
+//     lines.h          of a result or report
 //   CopyExchange       copies of remote nodes, and   WorkPool,        no rollout runs when copies
 //     copy_exchange.h  the exchange of counts;       LocalTree        are dropped
 //                      calls about new nodes
@@ -30,6 +32,7 @@
 
 #include "mcts/engine/command.h"
 #include "mcts/engine/copy_exchange.h"
+#include "mcts/engine/lines.h"
 #include "mcts/engine/tree.h"
 #include "mcts/engine/work_pool.h"
 #include "mcts/engine/worker.h"
@@ -46,6 +49,7 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
         tree_(host.local<LocalTree<G>>()),
         pool_(host.local<WorkPool<G>>()),
         exchange_(host.local<CopyExchange<G>>()),
+        lines_(host.local<Lines<G>>()),
         workers_(host.local<PerThread<Worker<G>>>()) {}
 
   bool work(uint32_t thread) override { return workers_[thread].work(); }
@@ -62,6 +66,7 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
   [[nodiscard]] LocalTree<G>& tree() { return tree_; }
   [[nodiscard]] WorkPool<G>& pool() { return pool_; }
   [[nodiscard]] CopyExchange<G>& exchange() { return exchange_; }
+  [[nodiscard]] Lines<G>& lines() { return lines_; }
   [[nodiscard]] Worker<G>& worker(uint32_t thread) { return workers_[thread]; }
 
  private:
@@ -145,6 +150,7 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
   LocalTree<G>& tree_;
   WorkPool<G>& pool_;
   CopyExchange<G>& exchange_;
+  Lines<G>& lines_;
   PerThread<Worker<G>>& workers_;
   double cpu_before_ = 0;
   uint64_t created_for_others_before_ = 0;

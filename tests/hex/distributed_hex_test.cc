@@ -1,6 +1,8 @@
 // Searches of Hex in jobs of one to four processes and over all transports. The proofs do not
 // depend on the job, and every rollout is counted once.
 #include <algorithm>
+#include <chrono>
+#include <cstddef>
 #include <functional>
 #include <ostream>
 #include <string>
@@ -8,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "hex/hex_game.h"
 #include "mcts/search.h"
+#include "tests/dsfabric/testing/local_job.h"
 #include "tests/hex/testing/cases.h"
 #include "tests/mcts/testing/check.h"
 #include "tests/mcts/testing/search_job.h"
@@ -88,6 +91,29 @@ TEST_P(ByJob, EveryRolloutIsCountedOnce) {
       board.play(result.moves[0].move);
       search.advance(result.moves[0].move);
     }
+  });
+}
+
+// The line of the best move leads on, whichever processes own its nodes. Its length depends on the
+// load of the machine, so the search continues until the line is long enough.
+TEST_P(ByJob, LinesLeadThroughAllProcesses) {
+  run([](mcts::Host& host) {
+    mcts::Search<Game> search(host);
+    search.options().expand_visits = 1;
+    search.options().placement = mcts::Placement::kRandom;
+    const Board board(7, 7);
+    const Deadline deadline = cariama::testing::soon();
+    size_t length = 0;
+    while (length < 6 && std::chrono::steady_clock::now() < deadline) {
+      const auto result = search.run(Game(board), {.iterations = 2000});
+      Board after = board;
+      for (const Move move : result.moves[0].line) {
+        ASSERT_TRUE(after.is_legal(move));
+        after.play(move);
+      }
+      length = result.moves[0].line.size();
+    }
+    EXPECT_GE(length, 6u);
   });
 }
 

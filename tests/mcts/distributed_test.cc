@@ -348,29 +348,6 @@ TEST_P(ByShape, TheTreeIsKept) {
   });
 }
 
-// The principal variation of a move leads on although the child of the move is in another process:
-// rank 0 has a copy of the child. A copy may arrive after the end of a search, so the test repeats
-// the search.
-TEST(Distributed, LinesLeadThroughOtherProcesses) {
-  run_job<ConnectFour>({4, 1}, [](Host& host) {
-    Search<ConnectFour> search(host);
-    search.options().expand_visits = 1;
-    search.options().copy_visits = 32;
-    search.options().placement = Placement::kRandom;
-    const auto lines_lead_on = [&] {
-      const auto result = search.run(ConnectFour(), {.iterations = 5000});
-      check_conservation(search, result);
-      return std::all_of(result.moves.begin(), result.moves.end(), [](const auto& move) {
-        return move.visits < 500 || move.line.size() > 1;
-      });
-    };
-    const Deadline deadline = soon();
-    bool lead_on = false;
-    while (!lead_on && std::chrono::steady_clock::now() < deadline) lead_on = lines_lead_on();
-    EXPECT_TRUE(lead_on);
-  });
-}
-
 TEST(Distributed, StopsWhileOthersWork) {
   run_job<ConnectFour>({2, 1}, [](Host& host) {
     Search<ConnectFour> search(host);
