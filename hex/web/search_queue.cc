@@ -1,7 +1,6 @@
 #include "hex/web/search_queue.h"
 
 #include <algorithm>
-#include <array>
 #include <chrono>
 #include <optional>
 #include <utility>
@@ -158,15 +157,6 @@ void SearchQueue::run_turn(Search& search, const std::atomic<bool>& stop) {
 
 void SearchQueue::publish(Search& search, SearchReport report) {
   const std::lock_guard lock(mutex_);
-  std::array<std::vector<Move>*, kMoveIds> known{};
-  for (MoveReport& move : search.view_.report.moves) known[move.move] = &move.line;
-  for (MoveReport& move : report.moves) {
-    std::vector<Move>* old = known[move.move];
-    if (old != nullptr && old->size() > move.line.size() &&
-        std::equal(move.line.begin(), move.line.end(), old->begin())) {
-      move.line = std::move(*old);
-    }
-  }
   search.view_.report = std::move(report);
   ++search.view_.version;
   changed_.notify_all();

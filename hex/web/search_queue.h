@@ -95,8 +95,7 @@ class SearchQueue {
 
  private:
   void run_turn(Search& search, const std::atomic<bool>& stop);
-  // Replaces the report. If a line has become shorter, its old continuation is preserved, because
-  // in each slice the engine receives the parts of lines that other processes own again.
+  // Replaces the report.
   void publish(Search& search, SearchReport report);
   // Ends the search, with the engine's move if the order asks for one. swap: the result of
   // prove_swap(), if the board allows a swap.

@@ -6,8 +6,12 @@
 #include <atomic>
 #include <optional>
 #include <string>
+#include <vector>
 
+#include "absl/strings/str_join.h"
+#include "hex/gtp_text.h"
 #include "hex/opening.h"
+#include "hex/web/web_text.h"
 
 namespace cariama::hex {
 namespace {
@@ -140,6 +144,30 @@ TEST(Opening, TheProofOfASwapHasLimits) {
   const std::atomic<bool> stop{true};
   EXPECT_GT(unproved({.nodes = 1}), 0);
   EXPECT_GT(unproved({.stop = &stop}), 0);
+}
+
+// `analyze`, GTP, live graphics and the page show the same line.
+TEST(SearchReport, HasTheSameLineEverywhere) {
+  const Board board(5, 5);
+  std::vector<std::string> names;
+  std::string drawn = "VAR";
+  MoveReport best{7, 100, 0.5, 0, std::nullopt, {}};
+  for (int i = 0; i < 12; ++i) {
+    best.line.push_back(static_cast<Move>(7 + i));
+    names.push_back(board.name(best.line.back()));
+    drawn += (i % 2 == 0 ? " B " : " W ") + names.back();
+  }
+  SearchView view;
+  view.report = {Color::kBlack, 100, 1, {best}};
+  const std::string line = absl::StrJoin(names, " ");
+  EXPECT_TRUE(report_line(board, best).ends_with("  " + line));
+  EXPECT_EQ(count(heat_map(board, view.report, {.colors = false}), "  " + line + "\n"), 1U);
+  for (const GtpInfo form : {GtpInfo::kLeela, GtpInfo::kKata}) {
+    EXPECT_TRUE(gtp_info(board, view.report, form).ends_with(" pv " + line));
+  }
+  EXPECT_EQ(count(gtp_graphics(board, view.report), "\n" + drawn + "\n"), 1U);
+  const std::string json = "\"line\":[\"" + absl::StrJoin(names, "\",\"") + "\"]";
+  EXPECT_EQ(count(view_json(board, view), json), 1U);
 }
 
 }  // namespace

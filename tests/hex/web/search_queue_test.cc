@@ -204,19 +204,17 @@ TEST(SearchQueue, ASliceWithoutAnIterationDoesNotEndAnAnalysis) {
             (std::vector<Move>{0, 1}));
 }
 
+// The view has the lines of the last report, as GTP and `analyze` have: no part of an earlier one.
 // The engine ends without an iteration after its last line. The search ends instead of repeating
 // this without end.
-TEST(SearchQueue, ALineKeepsItsContinuation) {
-  ScriptedEngine engine;
-  engine.lines = {{0, 1, 2, 3}, {0, 1}};
-  RunningQueue queue(engine);
-  EXPECT_EQ(queue.end_of(queue->submit({Board(3, 3)})).report.moves[0].line,
-            (std::vector<Move>{0, 1, 2, 3}));
-  ScriptedEngine other;
-  other.lines = {{0, 1, 2, 3}, {0, 2}};
-  RunningQueue changed(other);
-  EXPECT_EQ(changed.end_of(changed->submit({Board(3, 3)})).report.moves[0].line,
-            (std::vector<Move>{0, 2}));
+TEST(SearchQueue, TheViewHasTheLinesOfTheLastReport) {
+  const std::vector<std::vector<Move>> lasts = {{0, 1}, {0, 2}, {0, 1, 2, 3, 4}};
+  for (const std::vector<Move>& last : lasts) {
+    ScriptedEngine engine;
+    engine.lines = {{0, 1, 2, 3}, last};
+    RunningQueue queue(engine);
+    EXPECT_EQ(queue.end_of(queue->submit({Board(3, 3)})).report.moves[0].line, last);
+  }
 }
 
 }  // namespace
