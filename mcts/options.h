@@ -332,8 +332,9 @@ struct SearchResult {
   Outcome outcome = Outcome::kOpen;  // of the root
   // The best move first (ChoiceOptions). Empty if the position has ended or has no moves.
   std::vector<MoveResult<Move>> moves;
-  // By rank. In a progress report, and for the processes in `late`, the last statistics that rank 0
-  // knows: those of the begin of the search (0) if the process has not answered since.
+  // By rank. In a progress report, and for processes that are in `late` or have died, the last
+  // statistics that rank 0 knows: those of the begin of the search (0) if the process has not
+  // answered since.
   std::vector<Statistics> processes;
   // The processes that had not ended their parts when the search returned (Search::run): the result
   // lacks their last rollouts.

@@ -448,9 +448,9 @@ class Search {
     iterations_ += end_rollouts(host_, process_, job_, current_);
     process_.lines().follow(root(), current_.choice, {});
     Result result = report();
-    for (const CommandAnswer& answer : process_.command(CommandKind::kDropCopies, current_)) {
-      result.processes.push_back(answer.statistics);
-    }
+    process_.command(CommandKind::kDropCopies, current_);
+    note_statistics();
+    result.processes = statistics_;
     // After a death, kDropCopies frees the nodes that were offered to the dead process, and their
     // subtrees.
     if (host_.living() < host_.size()) quiesce(host_, process_, current_);

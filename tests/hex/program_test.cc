@@ -279,6 +279,32 @@ TEST(Program, AnInterruptEndsAnAnalysisInSeveralProcesses) {
   EXPECT_EQ(sum("completions"), sum("iterations")) << analysis.out();
 }
 
+// The text of an interrupted analysis has the iterations of each process: they add up to those of
+// the search.
+TEST(Program, AnInterruptedAnalysisShowsTheIterationsOfEachProcess) {
+  using cariama::testing::Running;
+  Running analysis(CARIAMA_PROGRAM_DIR
+                   "/cariama-hex analyze -n 3 --size 11 --seconds 100 --without solver --plain");
+  ASSERT_TRUE(Running::eventually([&] {
+    return analysis.err().find("rank 2: ") != std::string::npos;
+  })) << analysis.err();
+  ::kill(analysis.pid(), SIGINT);
+  EXPECT_EQ(analysis.wait(), 0) << analysis.err();
+  const std::string out = analysis.out();
+  const size_t all = out.find(", after ");
+  ASSERT_NE(all, std::string::npos) << out;
+  const uint64_t iterations = std::strtoull(out.c_str() + all + 8, nullptr, 10);
+  EXPECT_GT(iterations, 0U);
+  uint64_t sum = 0;
+  for (int rank = 0; rank < 3; ++rank) {
+    const std::string label = "rank " + std::to_string(rank) + ": ";
+    const size_t at = out.find(label);
+    ASSERT_NE(at, std::string::npos) << out;
+    sum += std::strtoull(out.c_str() + at + label.size(), nullptr, 10);
+  }
+  EXPECT_EQ(sum, iterations) << out;
+}
+
 // The program prints the address of the page, an interrupt ends it, and a second program cannot use
 // its port.
 TEST(Program, ServesAPage) {

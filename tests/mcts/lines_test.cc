@@ -177,7 +177,8 @@ class LinesWithAVictim : public ::testing::Test {
   cariama::testing::Shared<std::atomic<pid_t>> victim_;
 };
 
-// A stopped process and a dead one end the lines, not the reports.
+// A stopped process and a dead one end the lines, not the reports. The result has the statistics of
+// the dead process that the last report of it had.
 TEST_F(LinesWithAVictim, ALineEndsAtAProcessThatDoesNotAnswer) {
   run([&](Search<Corridors>& search, Host& host) {
     CorridorsResult last;
@@ -196,15 +197,19 @@ TEST_F(LinesWithAVictim, ALineEndsAtAProcessThatDoesNotAnswer) {
     };
     ASSERT_EQ(search.start(Corridors(Corridors::Kind::kOpen), {}, progress, 0.01),
               absl::OkStatus());
-    poll_until([&] { return are_whole(last); });
+    poll_until([&] { return are_whole(last) && last.processes[2].completions > 0; });
     send(SIGSTOP);
     poll_until([&] { return !are_whole(last); });
+    const uint64_t completions = last.processes[2].completions;
+    EXPECT_GT(completions, 0u);
     send(SIGKILL);
     poll_until([&] { return !host.alive(2); });
     const absl::StatusOr<CorridorsResult> result = search.finish();
     ASSERT_TRUE(result.ok()) << result.status();
     EXPECT_FALSE(are_whole(*result));
     check_lines(*result);
+    ASSERT_EQ(result->processes.size(), 3u);
+    EXPECT_GE(result->processes[2].completions, completions);
   });
 }
 
