@@ -316,6 +316,21 @@ void save_value(std::string& out, const T& value) {
   }
 }
 
+namespace internal {
+
+// load_value() for types with a loading function. A function of its own, because g++ constructs a
+// local variable in the place of the result only in the outermost block of a function.
+template <typename T>
+[[nodiscard]] T load_serialized(std::span<const std::byte>& in) {
+  ArgumentReader reader(in);
+  T value;
+  reader(value);
+  in = in.last(reader.bytes_left());
+  return value;
+}
+
+}  // namespace internal
+
 // Loads a T from the front of `in`, and removes its bytes from `in`. Throws MalformedArguments, or
 // the exception of the type's own loading.
 template <Serializable T>
@@ -345,11 +360,7 @@ template <Serializable T>
     if (size != 0) std::memcpy(static_cast<void*>(value.data()), first, size * sizeof(Element));
     return value;
   } else {
-    ArgumentReader reader(in);
-    T value;
-    reader(value);
-    in = in.last(reader.bytes_left());
-    return value;
+    return internal::load_serialized<T>(in);
   }
 }
 

@@ -192,17 +192,17 @@ void Answers::complete(uint32_t from, uint64_t handle, CallOutcome outcome, std:
 }
 
 void Answers::fail(uint32_t rank, const absl::Status& status) {
-  uint32_t from = 0;
+  PendingCalls::Cursor from;
   while (const auto call = pending_.take_failed(rank, from)) call->complete(status, {});
 }
 
 void Answers::fail_routed(uint32_t rank, uint32_t router, const absl::Status& status) {
-  uint32_t from = 0;
+  PendingCalls::Cursor from;
   while (const auto call = pending_.take_routed(rank, router, from)) call->complete(status, {});
 }
 
 void Answers::fail_carried(uint32_t rank, uint64_t channel, const absl::Status& status) {
-  uint32_t from = 0;
+  PendingCalls::Cursor from;
   while (const auto call = pending_.take_carried(rank, channel, from)) call->complete(status, {});
 }
 

@@ -58,6 +58,7 @@ class BasicPendingCalls {
     const uint32_t slot = slots != nullptr ? slots->find() : 0;
     const uint64_t generation = (entry.handle >> 32) + 1;
     entry.handle = generation << 32 | slot << kIndexBits | index;
+    entry.number = ++added_;
     entry.rank = rank;
     entry.router = router;
     entry.channel = 0;
@@ -100,25 +101,30 @@ class BasicPendingCalls {
     return call;
   }
 
+  // Where a search of the functions below goes on. It does not find calls that are added after it
+  // has begun: those may wait for an answer that comes.
+  struct Cursor {
+    uint32_t index = 0;
+    uint64_t newest = 0;
+  };
   // The three functions below remove and return one call for which no answer will come, or return
   // nullptr if there is none. They do not allocate: a call that is removed must be completed.
-  // `from`: 0 at first, then unchanged: where the search goes on.
 
   // A call that the failed process `rank` was to answer or to forward. The slots of calls that it
   // was to answer are not reused.
-  [[nodiscard]] std::unique_ptr<PendingCall> take_failed(uint32_t rank, uint32_t& from) {
+  [[nodiscard]] std::unique_ptr<PendingCall> take_failed(uint32_t rank, Cursor& from) {
     return take_next(
         from, [&](const Entry& entry) { return entry.needs(rank); }, rank);
   }
   // A call that `router` was to forward to process `rank`, which lives.
   [[nodiscard]] std::unique_ptr<PendingCall> take_routed(uint32_t rank, uint32_t router,
-                                                         uint32_t& from) {
+                                                         Cursor& from) {
     return take_next(
         from, [&](const Entry& entry) { return entry.rank == rank && entry.router == router; });
   }
   // A call that `channel` to process `rank`, which lives, carries.
   [[nodiscard]] std::unique_ptr<PendingCall> take_carried(uint32_t rank, uint64_t channel,
-                                                          uint32_t& from) {
+                                                          Cursor& from) {
     return take_next(
         from, [&](const Entry& entry) { return entry.channel == channel && entry.needs(rank); });
   }
@@ -154,7 +160,7 @@ class BasicPendingCalls {
 
   // Makes an entry available to a later call, unless it has used all its generations. So no handle
   // is used twice and none is 0. Does not allocate, so a caller that has removed the call does not
-  // lose it. At 2 M calls a second this costs one entry (40 bytes) per half
+  // lose it. At 2 M calls a second this costs one entry (48 bytes) per half
   // an hour.
   void release(uint32_t index) {
     if (entries_[index].handle >> 32 != UINT32_MAX) free_.push_back(index);
@@ -165,6 +171,7 @@ class BasicPendingCalls {
     [[nodiscard]] bool needs(uint32_t of) const { return rank == of || router == of; }
 
     uint64_t handle = 0;  // generation (32 bits, from 1), slot number, index in entries_
+    uint64_t number = 0;  // of the call, in the order of add()
     uint32_t rank = 0;
     uint32_t router = kNoRank;
     uint64_t channel = 0;  // assign(), or 0
@@ -174,18 +181,19 @@ class BasicPendingCalls {
 
   // `failed`: the process whose failure ends the calls, if any.
   template <typename Condition>
-  [[nodiscard]] std::unique_ptr<PendingCall> take_next(uint32_t& from, const Condition& condition,
+  [[nodiscard]] std::unique_ptr<PendingCall> take_next(Cursor& from, const Condition& condition,
                                                        uint32_t failed = kNoRank) {
     const std::lock_guard<Mutex> lock(mutex_);
-    for (; from < entries_.size(); ++from) {
-      Entry& entry = entries_[from];
-      if (entry.call == nullptr || !condition(entry)) continue;
+    if (from.newest == 0) from.newest = added_;
+    for (; from.index < entries_.size(); ++from.index) {
+      Entry& entry = entries_[from.index];
+      if (entry.call == nullptr || entry.number > from.newest || !condition(entry)) continue;
       // The call may still run in a process that lives, and its result arrive in its slot: the slot
       // stays reserved, and any_in_slots() true, so that the answer is taken and counted.
       if (entry.rank == failed && slot_of(entry.handle) != 0)
         in_slots_.fetch_sub(1, std::memory_order_relaxed);
       std::unique_ptr<PendingCall> call = std::move(entry.call);
-      release(from++);
+      release(from.index++);
       return call;
     }
     return nullptr;
@@ -194,6 +202,7 @@ class BasicPendingCalls {
   mutable Mutex mutex_;
   std::vector<Entry> entries_;
   std::vector<uint32_t> free_;
+  uint64_t added_ = 0;  // calls
   uint32_t first_generation_ = 1;
   std::atomic<uint32_t> in_slots_{0};
 };

@@ -164,7 +164,7 @@ struct World final : Interleaving {
   void fail() {
     begin_step();
     const size_t known = handles.size();
-    uint32_t from = 0;
+    Calls::Cursor from;
     while (const auto call = calls.take_failed(kPeer, from)) {
       if (mistake == Mistake::kFailedSlotsReused) {
         const uint32_t number = static_cast<Call&>(*call).number;

@@ -107,7 +107,7 @@ TEST_F(AnswerSlotsTest, WithoutAFreeSlotAHandleNamesNone) {
 // A dead process may still be writing to its slots.
 TEST_F(AnswerSlotsTest, SlotsOfAFailedPeerAreNotReused) {
   static_cast<void>(add());
-  uint32_t from = 0;
+  PendingCalls::Cursor from;
   EXPECT_NE(calls_.take_failed(1, from), nullptr);
   EXPECT_EQ(calls_.take_failed(1, from), nullptr);
   EXPECT_FALSE(calls_.any_in_slots());
@@ -118,7 +118,7 @@ TEST_F(AnswerSlotsTest, SlotsOfAFailedPeerAreNotReused) {
 TEST_F(AnswerSlotsTest, ACallWhoseRouterFailedKeepsItsSlot) {
   const uint64_t handle = calls_.add(1, std::make_unique<Nothing>(), &slots_, 2);
   slots_.start_polling(this_poller());
-  uint32_t from = 0;
+  PendingCalls::Cursor from;
   EXPECT_NE(calls_.take_routed(1, 2, from), nullptr);
   EXPECT_TRUE(calls_.any_in_slots());
   EXPECT_EQ(PendingCalls::slot_of(add()), 2u);

@@ -30,7 +30,7 @@ class PendingCallsTest : public ::testing::Test {
   // Takes all calls that a failed process was to answer. Returns their number.
   int take_failed(uint32_t rank) {
     int taken = 0;
-    uint32_t from = 0;
+    PendingCalls::Cursor from;
     while (calls_.take_failed(rank, from) != nullptr) ++taken;
     return taken;
   }
@@ -71,7 +71,7 @@ TEST_F(PendingCallsTest, CallsOfAChannelAreTakenOnce) {
   const uint64_t later = add(3);  // the entry of the ended call, which no channel carries yet
   const auto count = [&](uint32_t rank, uint64_t channel) {
     int taken = 0;
-    uint32_t from = 0;
+    PendingCalls::Cursor from;
     while (calls_.take_carried(rank, channel, from) != nullptr) ++taken;
     return taken;
   };
@@ -154,7 +154,7 @@ TEST_F(PendingCallsTest, AnswersRaceWithFailure) {
     }
   });
   std::thread failure([&] {
-    uint32_t from = 0;
+    PendingCalls::Cursor from;
     while (const auto call = calls_.take_failed(1, from)) {
       call->complete(absl::UnavailableError(""), {});
     }

@@ -123,6 +123,7 @@ TEST_P(Messenger, AnyNumberOfChunksMayBeRequested) {
           return;
         }
         RDMAMessenger messenger(*fabric.this_thread(), 1, options);
+        must(messenger.setup());
         for (uint64_t i = 0; i < calls; ++i) {
           // RetryAsync: only shutdown() waits for room, and it has a deadline.
           ASSERT_TRUE(messenger.call<RetryAsync>([load = Load{{i}}] { note(0, load.words[0]); }));
@@ -307,6 +308,7 @@ TEST_P(MessengerInThreads, RetryAsyncIsFinishedByAHelper) {
     MessengerOptions options = small();
     options.chunks_per_request = options.max_chunks = 1;
     RDMAMessenger messenger(*fabric.this_thread(), 1, options);
+    must(messenger.setup());
     for (uint64_t i = 0; i < kCalls; ++i) {
       ASSERT_TRUE(messenger.call<RetryAsync>([i] { note(0, i); }));
     }
