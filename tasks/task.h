@@ -23,6 +23,12 @@
 //    may be valid in every process; TaskOptions::check_closures detects pointers to locals.
 //  - While a task is in a catch block or unwinds for an exception, it is not stolen at a spawn, and
 //    a join continues in the same process, because exceptions are in private memory.
+//  - A longjmp() over a spawn, or over a join that waits, to a setjmp() before it is undefined, and
+//    no check detects it: both are calls of the C library that this library does not see. The
+//    jmp_buf is encrypted with a value of the process (on Linux the pointer guard), so in another
+//    process longjmp() jumps to a random address, mostly with SIGSEGV in a task. In the same
+//    process, and in workers forked from one process, it also leaves out children that were not
+//    joined. Between two such points setjmp() and longjmp() are allowed.
 //  - thread_local variables and errno are those of the process in which the task currently runs.
 //
 // Cost of spawn + join if nothing is stolen: a few instructions more than a call (docs/tasks.md has
