@@ -95,8 +95,8 @@ void receive_calls(Fabric& fabric, Arrival arrival) {
   ASSERT_TRUE(fabric.wait_polling([] { return completions_ran == 1; }, soon()));
   const uint64_t before = fabric.statistics().receives;
   completions_ready = true;
-  const uint32_t all = 1 + kSingleCalls + kBatchedCalls;
-  ASSERT_TRUE(fabric.wait_polling([all] { return completions_ran == all; }, soon()));
+  constexpr uint32_t kAll = 1 + kSingleCalls + kBatchedCalls;
+  ASSERT_TRUE(fabric.wait_polling([] { return completions_ran == kAll; }, soon()));
   EXPECT_EQ(fabric.statistics().receives - before,
             arrival == Arrival::kEvent ? kSingleCalls + 1 : 0u);
   completions_measured = true;
