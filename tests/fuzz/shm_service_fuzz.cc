@@ -26,6 +26,7 @@ class Idle : public Service::Client {
  public:
   bool progress() override { return false; }
   void process_ended(const std::shared_ptr<Link>&) override {}
+  void connection_ended(const std::shared_ptr<Link>&) override {}
 };
 
 class Device {
