@@ -1,5 +1,5 @@
-// Threads that find no memory while they run, answer or end calls: no call, answer or failure is
-// lost, and the process goes on.
+// Threads that find no memory while they run or answer calls: each call ends, with its result or
+// with an error, and the process goes on.
 #include <chrono>
 #include <cstdint>
 #include <string>
