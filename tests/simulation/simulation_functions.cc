@@ -17,6 +17,7 @@
 #include <climits>
 #include <cstdarg>
 #include <cstdio>
+#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -408,9 +409,32 @@ SIMULATED int accept4(int listener, sockaddr* address, socklen_t* length, int fl
   return changed(note_descriptor(next(listener, address, length, flags)));
 }
 
+// The name of a local socket is random. A simulation of the same seed that runs beside this one draws
+// the same name.
+struct OwnName {
+  OwnName(const sockaddr* of, socklen_t bytes) : length(bytes) {
+    std::memcpy(&address, of, bytes);
+    if (self == nullptr || of->sa_family != AF_UNIX) return;
+    const pid_t process = getpid();
+    std::memcpy(reinterpret_cast<char*>(&address) + length, &process, sizeof process);
+    length += sizeof process;
+  }
+  [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
+
+  sockaddr_storage address{};
+  socklen_t length;
+};
+
+SIMULATED int bind(int descriptor, const sockaddr* address, socklen_t length) noexcept {
+  static const auto next = original<int (*)(int, const sockaddr*, socklen_t)>("bind");
+  const OwnName own(address, length);
+  return next(descriptor, own.get(), own.length);
+}
+
 SIMULATED int connect(int descriptor, const sockaddr* address, socklen_t length) {
   static const auto next = original<int (*)(int, const sockaddr*, socklen_t)>("connect");
-  return changed(next(descriptor, address, length));
+  const OwnName own(address, length);
+  return changed(next(descriptor, own.get(), own.length));
 }
 
 SIMULATED int shutdown(int descriptor, int how) noexcept {
