@@ -68,12 +68,15 @@ struct ExchangeServer::Impl {
     }
   }
 
+  // Rank 0 comes last: a store may be in its process, which may exit when it reads of a death.
   void send_all(const std::vector<ExchangeStore::Answer>& answers) {
-    for (const ExchangeStore::Answer& answer : answers) {
-      Connection& connection = connections[answer.rank];
-      if (connection.socket < 0) continue;
-      encode(answer.message, connection.outgoing);
-      write_outgoing(connection);
+    for (const bool to_rank_0 : {false, true}) {
+      for (const ExchangeStore::Answer& answer : answers) {
+        Connection& connection = connections[answer.rank];
+        if ((answer.rank == 0) != to_rank_0 || connection.socket < 0) continue;
+        encode(answer.message, connection.outgoing);
+        write_outgoing(connection);
+      }
     }
   }
 

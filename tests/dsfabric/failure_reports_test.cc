@@ -21,6 +21,7 @@
 #include "dsfabric/launcher.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/dsfabric/testing/job_environment.h"
 #include "tests/dsfabric/testing/role.h"
 #include "tests/dsfabric/testing/running_command.h"
 #include "tests/dtutils/testing/process_state.h"
@@ -249,6 +250,23 @@ TEST(FailureReports, ADeathBeforeTheFirstConnectionEndsTheJob) {
   EXPECT_THAT(killed.err(), HasSubstr("cariama: rank 0 exits, because rank 1 (on "));
   EXPECT_THAT(killed.err(), HasSubstr("cariama: rank 2 exits, because rank 1 (on "));
   EXPECT_THAT(killed.err(), HasSubstr("was killed by signal 9 (Killed)"));
+}
+
+// The store is in rank 0, which exits because of the death, too.
+TEST(FailureReports, ADeathIsReportedToAllBeforeTheStoreEnds) {
+  constexpr int kProcesses = 16;
+  const std::string size = std::to_string(kProcesses);
+  const testing::FreePort port;
+  Running killed(launcher() + " -n " + size +
+                 " --keep-going sh -c 'exec env CARIAMA_BOOTSTRAP=environment RANK=$CARIAMA_RANK" +
+                 " WORLD_SIZE=" + size + " MASTER_ADDR=127.0.0.1 MASTER_PORT=" +
+                 std::to_string(port.number()) + " " + testing::in_role("kill") + "'");
+  EXPECT_EQ(killed.wait(), 128 + SIGKILL) << killed.err();
+  for (int rank = 0; rank < kProcesses; ++rank) {
+    if (rank == 1) continue;
+    EXPECT_THAT(killed.err(), HasSubstr("cariama: rank " + std::to_string(rank) +
+                                        " exits, because rank 1 (on "));
+  }
 }
 
 TEST(FailureReports, ADeathBeforeTheFirstConnectionIsReportedToThoseThatContinue) {
