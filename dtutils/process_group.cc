@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstring>
 #include <iostream>
+#include <new>
 #include <span>
 #include <string>
 #include <thread>
@@ -200,6 +201,7 @@ class ProcessGroup {
     server_.append_polled(entries);
     if (poll(entries.data(), entries.size(), timeout) <= 0) return;
     server_.serve(std::span(entries).subspan(ranks.size()));
+    if (server_.has_unreported()) throw std::bad_alloc();  // run_processes() ends without memory
     for (size_t i = 0; i < ranks.size(); ++i) {
       if (entries[i].revents != 0) reap(ranks[i]);
     }
@@ -209,6 +211,7 @@ class ProcessGroup {
   // server closed it because of malformed data, the child is killed.
   void on_closed(int rank, const absl::Status& why) {
     if (why.ok()) return;
+    if (absl::IsResourceExhausted(why)) throw std::bad_alloc();  // see poll_once()
     if (children_[rank].pid > 0) kill(children_[rank].pid, SIGKILL);
     blame(rank,
           absl::StrCat("broke the exchange (", std::string(why.message()), ") and was killed"));

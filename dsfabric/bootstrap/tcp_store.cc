@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "dsfabric/bootstrap/peer_user.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/local_socket.h"
 #include "dtutils/internal/missing_memory.h"
 #include "dtutils/internal/socket_errors.h"
 #include "dtutils/internal/start_thread.h"
@@ -20,6 +21,9 @@ namespace {
 
 // Time limit for a new connection to prove that it belongs to the job.
 constexpr std::chrono::seconds kProofPatience{10};
+// The time after which a new connection that has proved nothing may be dropped, if no descriptor is
+// free. A process of the job proves itself immediately, and connects again if it is dropped.
+constexpr std::chrono::milliseconds kSilence{500};
 constexpr size_t kMoreUnauthenticated = 64;
 constexpr std::chrono::milliseconds kFirstConnectPause{5};
 constexpr std::chrono::milliseconds kLongestConnectPause{200};
@@ -51,6 +55,7 @@ absl::StatusOr<std::unique_ptr<TcpStore>> TcpStore::start(const SocketAddress& a
   if (!store->stop_.valid() || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) != 0) {
     return make_errno_error(errno, ErrorScope::kProcess, "starting the store", "raise ulimit -n");
   }
+  store->spare_ = spare_descriptor();
   store->own_socket_ = FileDescriptor(pair[0]);
   store->server_.connect(0, pair[1]);
   store->joined_[0] = true;
@@ -85,8 +90,7 @@ absl::Status TcpStore::wait_until_left(Exchange::Deadline deadline) {
                     names + " did not leave the job in time", "call finalize() in every process");
 }
 
-// Without memory for a step a connection ends that has not proved to belong to the job, or the step
-// is done again.
+// Without memory for a step the connection that needs it ends, or the step is done again.
 void TcpStore::serve() {
   bool stops = false;
   while (!stops) {
@@ -103,13 +107,13 @@ bool TcpStore::serve_once() {
     entries.push_back({one.socket.get(), events, 0});
     next = std::min(next, one.deadline);
   }
+  if (server_.has_unreported()) next = std::min(next, deadline_after(kMemoryPause));
   const size_t others = entries.size();
   server_.append_polled(entries);
   if (poll_open(entries, poll_timeout(next)) < 0) return true;
   if (entries[0].revents != 0) return false;
-  // Not repeatable: a request that has been received, or the end of a process, would be lost.
-  // Without memory for it this process ends.
-  [&]() noexcept { server_.serve(std::span(entries).subspan(others)); }();
+  if (!spare_.valid()) spare_ = spare_descriptor();
+  server_.serve(std::span(entries).subspan(others));
   size_t at = 2;
   for (UnauthenticatedConnection& one : unauthenticated_) {
     const bool is_ready = entries[at++].revents != 0;
@@ -123,9 +127,23 @@ bool TcpStore::serve_once() {
   return true;
 }
 
+// If a connection waits, and no descriptor is free, drops the oldest connection that has not proved
+// that it belongs to the job.
+void TcpStore::make_room() {
+  if (!spare_.valid()) spare_ = spare_descriptor();
+  if (spare_.valid() || unauthenticated_.empty()) return;
+  pollfd waiting{listener_.get(), POLLIN, 0};
+  if (poll(&waiting, 1, 0) <= 0) return;
+  const Exchange::Deadline begun = unauthenticated_.front().deadline - kProofPatience;
+  if (std::chrono::steady_clock::now() - begun < kSilence) return;
+  unauthenticated_.pop_front();
+  spare_ = spare_descriptor();
+}
+
 void TcpStore::accept_all() {
   for (int i = 0; i < kAcceptedAtOnce; ++i) {
-    FileDescriptor socket = accept_from(listener_.get());
+    make_room();
+    FileDescriptor socket = accept_from(listener_.get(), &spare_);
     if (!socket.valid()) return;
     if (admission_ == Admission::kOwnUser && !other_end_is_ours(socket.get())) continue;
     // Drop the oldest unauthenticated connection, so that idle connections without the secret
@@ -183,8 +201,13 @@ void TcpStore::advance(UnauthenticatedConnection& one) {
 }
 
 void TcpStore::on_closed(int rank, const absl::Status& why) {
-  server_.rank_ended(rank, why.ok() ? "has ended or left the job"
-                                    : absl::StrCat("broke the exchange (", why.message(), ")"));
+  std::string how = "has ended or left the job";
+  if (absl::IsResourceExhausted(why)) {
+    how = "was disconnected: rank 0 has no memory for its messages";
+  } else if (!why.ok()) {
+    how = absl::StrCat("broke the exchange (", why.message(), ")");
+  }
+  server_.rank_ended(rank, std::move(how));
   const std::lock_guard lock(mutex_);
   left_[rank] = true;
   changed_.notify_all();

@@ -61,6 +61,7 @@ class TcpStore {
   // Serves what is ready. Returns false when the store is to stop.
   [[nodiscard]] bool serve_once();
   void accept_all();
+  void make_room();
   void advance(UnauthenticatedConnection& one);
   void on_closed(int rank, const absl::Status& why);
 
@@ -71,6 +72,8 @@ class TcpStore {
   FileDescriptor stop_;
   FileDescriptor own_socket_;
   // Used by the thread only:
+  // Closed when no other descriptor is free, to accept one connection in its place.
+  FileDescriptor spare_;
   ExchangeServer server_;
   std::list<UnauthenticatedConnection> unauthenticated_;
   std::vector<bool> joined_;  // ranks that have joined at any time

@@ -335,6 +335,7 @@ class Job {
       if (entries[2 + stream].revents != 0) outputs_[stream].write_some();
     }
     server_.serve(std::span(entries).subspan(own));
+    if (server_.has_unreported()) throw std::bad_alloc();  // a launcher without memory ends the job
     std::vector<int> ended;
     for (int rank = 0; rank < size_; ++rank) {
       const size_t at = first_child + 3 * static_cast<size_t>(rank);
@@ -482,6 +483,7 @@ class Job {
 
   void on_closed(int rank, const absl::Status& why) {
     if (why.ok()) return;  // the process ended or called finalize(); its pidfd tells which
+    if (absl::IsResourceExhausted(why)) throw std::bad_alloc();  // see serve()
     say(absl::StrCat("rank ", rank,
                      " broke the exchange, and is killed: ", std::string(why.message())));
     children_[rank].process.signal_group(SIGKILL);

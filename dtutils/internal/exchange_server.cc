@@ -9,8 +9,10 @@
 
 #include "dtutils/error.h"
 #include "dtutils/exchange.h"
+#include "dtutils/internal/exception_error.h"
 #include "dtutils/internal/exchange_message.h"
 #include "dtutils/internal/exchange_store.h"
+#include "dtutils/internal/missing_memory.h"
 #include "dtutils/internal/socket_errors.h"
 
 namespace cariama {
@@ -23,6 +25,7 @@ struct ExchangeServer::Impl {
     int socket = -1;
     internal::ExchangeDecoder decoder;
     std::string outgoing;
+    std::optional<absl::Status> unreported;  // the connection is closed: the argument of on_closed
   };
 
   Impl(std::vector<std::string> labels, OnClosed closed)
@@ -42,16 +45,55 @@ struct ExchangeServer::Impl {
       if (count < 0 && errno == EINTR) continue;
       if (count < 0 && internal::is_temporary(errno)) return;
       if (count <= 0) {
-        close_socket(connection);
-        on_closed(rank, absl::OkStatus());
-        return;
+        end(rank, absl::OkStatus());
+        return report_end(rank);
       }
-      connection.decoder.append({chunk, static_cast<size_t>(count)});
-      if (absl::Status taken = take_messages(rank); !taken.ok()) {
-        close_socket(connection);
-        on_closed(rank, taken);
-        return;
+      absl::Status taken;
+      if (!has_memory([&] {
+            connection.decoder.append({chunk, static_cast<size_t>(count)});
+            taken = take_messages(rank);
+          })) {
+        taken = without_memory();
       }
+      if (!taken.ok()) {
+        end(rank, std::move(taken));
+        return report_end(rank);
+      }
+    }
+  }
+
+  template <typename Step>
+  [[nodiscard]] static bool has_memory(const Step& step) {
+    return internal::has_memory_for(
+        "dtutils.exchange.memory",
+        "the store of a job lacks memory for a message: it disconnects a process", step);
+  }
+
+  static absl::Status without_memory() {
+    return internal::error_or_code(absl::StatusCode::kResourceExhausted, [] {
+      return make_errno_error(ENOMEM, ErrorScope::kProcess, "a message of the store of a job",
+                              "raise ulimit -v and -d");
+    });
+  }
+
+  // Closes a connection, whose end report_end() reports.
+  void end(int rank, absl::Status why) {
+    close_socket(connections[rank]);
+    connections[rank].unreported = std::move(why);
+    any_unreported = true;
+  }
+
+  void report_end(int rank) {
+    absl::Status why = *std::exchange(connections[rank].unreported, std::nullopt);
+    if (has_memory([&] { on_closed(rank, why); })) return;
+    connections[rank].unreported = std::move(why);
+    any_unreported = true;
+  }
+
+  void report_ends() {
+    if (!std::exchange(any_unreported, false)) return;
+    for (int rank = 0; rank < static_cast<int>(connections.size()); ++rank) {
+      if (connections[rank].unreported) report_end(rank);
     }
   }
 
@@ -74,8 +116,11 @@ struct ExchangeServer::Impl {
       for (const ExchangeStore::Answer& answer : answers) {
         Connection& connection = connections[answer.rank];
         if ((answer.rank == 0) != to_rank_0 || connection.socket < 0) continue;
-        encode(answer.message, connection.outgoing);
-        write_outgoing(connection);
+        if (has_memory([&] { encode(answer.message, connection.outgoing); })) {
+          write_outgoing(connection);
+        } else {  // serve() reports the end: this function may be sending the answers to another one
+          end(answer.rank, without_memory());
+        }
       }
     }
   }
@@ -99,7 +144,8 @@ struct ExchangeServer::Impl {
   std::vector<Connection> connections;
   ExchangeStore store;
   OnClosed on_closed;
-  std::vector<int> polled;  // the rank of each entry that append_polled() made
+  bool any_unreported = false;  // of the connections, perhaps
+  std::vector<int> polled;      // the rank of each entry that append_polled() made
 };
 
 ExchangeServer::ExchangeServer(std::vector<std::string> labels, OnClosed on_closed)
@@ -152,13 +198,17 @@ void ExchangeServer::serve(std::span<const pollfd> polled) {
     Impl::write_outgoing(impl_->connections[rank]);
     impl_->receive(rank);
   }
+  impl_->report_ends();
 }
+
+bool ExchangeServer::has_unreported() const { return impl_->any_unreported; }
 
 bool ExchangeServer::rank_ended(int rank, std::string how) {
   if (connected(rank)) impl_->receive(rank);
   Impl::close_socket(impl_->connections[rank]);
   std::vector<ExchangeStore::Answer> answers;
   const bool watched = impl_->store.rank_ended(rank, std::move(how), answers);
+  impl_->connections[rank].unreported.reset();
   impl_->send_all(answers);
   return watched;
 }

@@ -31,8 +31,10 @@ namespace cariama {
 class CARIAMA_DTUTILS_EXPORT ExchangeServer {
  public:
   // Reports that the connection of `rank` is closed. `why` is OK if the other end closed it, and
-  // INVALID_ARGUMENT if the server closed it because it received malformed data. The rank counts as
-  // running until rank_ended() is called; this callback may call it.
+  // INVALID_ARGUMENT if the server closed it because it received malformed data, and
+  // RESOURCE_EXHAUSTED if it had no memory for a message from or to the rank. The rank counts as
+  // running until rank_ended() is called; this callback may call it. After std::bad_alloc the next
+  // serve() calls it again.
   using OnClosed = std::function<void(int rank, const absl::Status& why)>;
 
   // Error texts refer to a rank as labels[rank].
@@ -55,13 +57,18 @@ class CARIAMA_DTUTILS_EXPORT ExchangeServer {
   // Appends one pollfd entry for each connected rank.
   void append_polled(std::vector<pollfd>& entries);
   // Receives and answers the requests that are readable. `polled`: the entries that the last
-  // append_polled() appended, after poll().
+  // append_polled() appended, after poll(). Throws no std::bad_alloc: the connection for whose
+  // message there is no memory is closed, and the others are served.
   void serve(std::span<const pollfd> polled);
+  // Returns true if serve() must be called again soon, also if no socket is readable: a connection
+  // is closed, and there was no memory to report that.
+  [[nodiscard]] bool has_unreported() const;
 
   // Records that the process of `rank` has ended, after receiving the data that it sent before.
   // `how` completes the sentence "LABEL ...". Ranks that wait for a value or a fence of this rank
   // get an error; the values that it put stay available. Returns true if the rank was watching the
-  // ends of the other ranks when it ended (Exchange::watch_ends()).
+  // ends of the other ranks when it ended (Exchange::watch_ends()). Throws std::bad_alloc, and then
+  // has recorded nothing.
   bool rank_ended(int rank, std::string how);
 
   // Closes and forgets all connections without notifying the other ends. For a process forked from

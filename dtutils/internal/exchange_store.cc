@@ -45,18 +45,24 @@ absl::Status ExchangeStore::handle(int rank, ExchangeMessage message,
   Rank& sender = ranks_[rank];
   switch (message.type) {
     case ExchangeType::kPut: {
-      // A waiter waits only for values that do not exist.
-      if (value(rank, message.key) == nullptr) {
-        for (int other = 0; other < static_cast<int>(ranks_.size()); ++other) {
-          std::optional<Waiter>& get = ranks_[other].get;
-          if (!get || (get->rank != rank && get->rank != kAllRanks) || get->key != message.key) {
-            continue;
-          }
-          answers.push_back(value_answer(other, get->request, rank, message.value));
-          if (--get->missing == 0) get.reset();
-        }
+      const std::pair<int, std::string> key(rank, std::move(message.key));
+      if (const auto there = values_.find(key); there != values_.end()) {
+        there->second =
+            std::move(message.value);  // a waiter waits only for values that do not exist
+        return absl::OkStatus();
       }
-      values_[{rank, std::move(message.key)}] = std::move(message.value);
+      const auto awaits = [&](const Rank& other) {
+        return other.get && (other.get->rank == rank || other.get->rank == kAllRanks) &&
+               other.get->key == key.second;
+      };
+      for (int other = 0; other < static_cast<int>(ranks_.size()); ++other) {
+        if (!awaits(ranks_[other])) continue;
+        answers.push_back(value_answer(other, ranks_[other].get->request, rank, message.value));
+      }
+      values_.emplace(key, std::move(message.value));
+      for (Rank& other : ranks_) {
+        if (awaits(other) && --other.get->missing == 0) other.get.reset();
+      }
       return absl::OkStatus();
     }
 
@@ -74,15 +80,20 @@ absl::Status ExchangeStore::handle(int rank, ExchangeMessage message,
     case ExchangeType::kFence:
       if (sender.fence) break;
       sender.fence = message.request;
-      check_fence(answers);
+      try {
+        check_fence(answers);
+      } catch (...) {
+        sender.fence.reset();
+        throw;
+      }
       return absl::OkStatus();
 
     case ExchangeType::kWatch:
       if (message.code > 1) break;
-      sender.watches = message.code == 1;
-      for (int other = 0; sender.watches && other < static_cast<int>(ranks_.size()); ++other) {
+      for (int other = 0; message.code == 1 && other < static_cast<int>(ranks_.size()); ++other) {
         if (ranks_[other].ended) answers.push_back(end_notice(rank, other));
       }
+      sender.watches = message.code == 1;
       return absl::OkStatus();
 
     default:
@@ -114,29 +125,44 @@ void ExchangeStore::get(int sender, Waiter waiter, std::vector<Answer>& answers)
 
 bool ExchangeStore::rank_ended(int rank, std::string how, std::vector<Answer>& answers) {
   Rank& gone = ranks_[rank];
-  gone.ended = std::move(how);
-  if (!first_ended_) first_ended_ = rank;
   gone.fence.reset();
   gone.get.reset();
-  const bool watched = std::exchange(gone.watches, false);
-  for (int other = 0; other < static_cast<int>(ranks_.size()); ++other) {
-    if (ranks_[other].watches) answers.push_back(end_notice(other, rank));
-    std::optional<Waiter>& get = ranks_[other].get;
-    if (!get || (get->rank != rank && get->rank != kAllRanks)) continue;
-    if (value(rank, get->key) != nullptr) continue;
-    answers.push_back(error_answer(other, get->request, gone));
-    get.reset();
+  const bool watched = gone.watches;
+  const auto awaits = [&](const Rank& other) {
+    return other.get && (other.get->rank == rank || other.get->rank == kAllRanks) &&
+           value(rank, other.get->key) == nullptr;
+  };
+  // The answers contain the text.
+  std::optional<std::string> before = std::exchange(gone.ended, std::move(how));
+  const std::optional<int> first_before = first_ended_;
+  if (!first_ended_) first_ended_ = rank;
+  try {
+    for (int other = 0; other < static_cast<int>(ranks_.size()); ++other) {
+      if (ranks_[other].watches && other != rank) answers.push_back(end_notice(other, rank));
+      if (awaits(ranks_[other])) {
+        answers.push_back(error_answer(other, ranks_[other].get->request, gone));
+      }
+    }
+    check_fence(answers);
+  } catch (...) {
+    gone.ended = std::move(before);
+    first_ended_ = first_before;
+    throw;
   }
-  check_fence(answers);
+  gone.watches = false;
+  for (Rank& other : ranks_) {
+    if (awaits(other)) other.get.reset();
+  }
   return watched;
 }
 
+// Allocates before it changes a fence.
 void ExchangeStore::check_fence(std::vector<Answer>& answers) {
   const bool complete = std::all_of(ranks_.begin(), ranks_.end(),
                                     [](const Rank& rank) { return rank.fence.has_value(); });
   if (!first_ended_ && !complete) return;
   for (int rank = 0; rank < static_cast<int>(ranks_.size()); ++rank) {
-    std::optional<uint64_t>& fence = ranks_[rank].fence;
+    const std::optional<uint64_t>& fence = ranks_[rank].fence;
     if (!fence) continue;
     if (first_ended_) {
       answers.push_back(error_answer(rank, *fence, ranks_[*first_ended_]));
@@ -146,8 +172,8 @@ void ExchangeStore::check_fence(std::vector<Answer>& answers) {
       done.request = *fence;
       answers.push_back({rank, std::move(done)});
     }
-    fence.reset();
   }
+  for (Rank& rank : ranks_) rank.fence.reset();
 }
 
 }  // namespace cariama::internal

@@ -27,13 +27,15 @@ class ExchangeStore {
   explicit ExchangeStore(std::vector<std::string> labels);
 
   // Processes a message of `rank` and appends the answers that must be sent now. Error:
-  // INVALID_ARGUMENT if a correct client does not send such a message; the store is unchanged then.
+  // INVALID_ARGUMENT if a correct client does not send such a message; the store is unchanged then,
+  // and after std::bad_alloc: no answer that `answers` then contains may be sent.
   [[nodiscard]] absl::Status handle(int rank, ExchangeMessage message,
                                     std::vector<Answer>& answers);
 
   // Records that `rank` has ended; `how` completes the sentence "LABEL ...". Appends an error
   // answer for each rank that waits for it. The values that it put stay available. Returns true if
-  // the rank was watching the ends of the other ranks when it ended.
+  // the rank was watching the ends of the other ranks when it ended. Call it again after
+  // std::bad_alloc; no answer that `answers` then contains may be sent.
   bool rank_ended(int rank, std::string how, std::vector<Answer>& answers);
 
   // Returns the value that `rank` has put under `key`, or nullptr.

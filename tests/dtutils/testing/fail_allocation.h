@@ -11,6 +11,7 @@
 #ifndef CARIAMA_TESTS_DTUTILS_TESTING_FAIL_ALLOCATION_H_
 #define CARIAMA_TESTS_DTUTILS_TESTING_FAIL_ALLOCATION_H_
 
+#include <atomic>
 #include <cstddef>
 #include <cstdlib>
 #include <new>
@@ -19,13 +20,23 @@ namespace cariama::testing {
 
 // The next allocation of this thread that takes at least this number of bytes fails. 0: none fails.
 inline thread_local size_t failing_bytes = 0;
+// The number of such allocations that succeed before.
+inline thread_local size_t failing_skips = 0;
+
+// The next allocations of the other threads of the process fail, as many as this. A thread is
+// exempt once it has set `is_exempt`.
+inline std::atomic<int> failures_elsewhere{0};
+inline thread_local bool is_exempt = false;
 
 // While an object of this class lives, the first allocation of its thread that takes `bytes` bytes
-// or more fails.
+// or more fails, after `skips` of them.
 class FailAllocation {
  public:
-  explicit FailAllocation(size_t bytes) { failing_bytes = bytes; }
-  ~FailAllocation() { failing_bytes = 0; }
+  explicit FailAllocation(size_t bytes, size_t skips = 0) {
+    failing_bytes = bytes;
+    failing_skips = skips;
+  }
+  ~FailAllocation() { failing_bytes = failing_skips = 0; }
   FailAllocation(const FailAllocation&) = delete;
   FailAllocation& operator=(const FailAllocation&) = delete;
 };
@@ -40,7 +51,14 @@ class FailAllocation {
 
 namespace cariama::testing {
 inline bool allocation_fails(size_t bytes) {
+  if (failures_elsewhere.load(std::memory_order_relaxed) > 0 && !is_exempt) {
+    return failures_elsewhere.fetch_sub(1, std::memory_order_relaxed) > 0;
+  }
   if (failing_bytes == 0 || bytes < failing_bytes) return false;
+  if (failing_skips != 0) {
+    --failing_skips;
+    return false;
+  }
   failing_bytes = 0;
   return true;
 }
