@@ -107,6 +107,7 @@ void ShmDevice::sweep() {
   std::vector<RetiredQueuePair> free;
   {
     std::lock_guard lock(places_mutex_);
+    free.reserve(retired_.size());  // an exception would leave items that were moved away
     const auto first_free =
         std::partition(retired_.begin(), retired_.end(),
                        [](const RetiredQueuePair& item) { return !item.reusable(); });
@@ -209,9 +210,8 @@ void ShmDevice::process_ended(const std::shared_ptr<Link>& link) {
   // Without robust futexes this is the first notification of the end.
   PeerState alive = PeerState::kAlive;
   const bool closed = control_header(link->control())->closed.load() != 0;
-  if (link->state.compare_exchange_strong(alive, closed ? PeerState::kClosed : PeerState::kDead)) {
-    peer_ended(link);
-  }
+  link->state.compare_exchange_strong(alive, closed ? PeerState::kClosed : PeerState::kDead);
+  peer_ended(link);  // has no effect on the queue pairs that know the end
   link->ended.store(true);
   {
     std::lock_guard lock(queue_pairs_mutex_);
@@ -226,7 +226,8 @@ void ShmDevice::process_ended(const std::shared_ptr<Link>& link) {
 void ShmDevice::connection_ended(const std::shared_ptr<Link>& link) {
   PeerState alive = PeerState::kAlive;
   if (control_header(link->control())->closed.load() == 0) return;
-  if (link->state.compare_exchange_strong(alive, PeerState::kClosed)) peer_ended(link);
+  link->state.compare_exchange_strong(alive, PeerState::kClosed);
+  peer_ended(link);
 }
 
 void ShmDevice::count_waiting(int change) {

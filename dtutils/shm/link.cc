@@ -166,6 +166,11 @@ absl::StatusOr<std::shared_ptr<Link>> Link::connect(const Uuid& uuid, int pid,
         internal::peer_remedy(error == EAGAIN ? internal::PeerRemedy::kSilent
                                               : internal::PeerRemedy::kDisconnected));
   }
+  if (welcome.type == MessageType::kRefused && welcome.key == ENOMEM) {
+    return make_errno_error(ENOMEM, ErrorScope::kPeer,
+                            with_peer("connect over shm: the peer refuses it", peer),
+                            "raise ulimit -v and -d of the peer");
+  }
   if (welcome.type == MessageType::kRefused) {
     return make_error(absl::StatusCode::kResourceExhausted, ErrorScope::kPeer,
                       with_peer("connect over shm: the peer has no free descriptor", peer),
@@ -308,12 +313,15 @@ void Link::add_mapped(const Message& message, const FileDescriptor& descriptor) 
   const auto access = static_cast<Access>(message.access);
   const int protection = access == Access::kRemoteRead ? PROT_READ : PROT_READ | PROT_WRITE;
   const Piece piece{file.st_dev, file.st_ino, start, length, protection};
+  // First: without memory for the entry nothing is mapped, and an operation asks for the region.
+  const auto entry = mappings_.emplace(index, Mapping{piece, nullptr}).first;
   void* const address = map(piece, descriptor.get());
   if (address == MAP_FAILED) {
+    mappings_.erase(entry);
     unknown_key_ = message.key;
     return;
   }
-  mappings_.emplace(index, Mapping{piece, address});
+  entry->second.address = address;
   RemoteRegion region;
   region.key = message.key;
   region.base = message.base;

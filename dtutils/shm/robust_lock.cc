@@ -7,9 +7,12 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <span>
+#include <thread>
 #include <utility>
 
 #include "dtutils/internal/futex.h"
+#include "dtutils/internal/missing_memory.h"
 #include "dtutils/internal/start_thread.h"
 
 namespace cariama::shm {
@@ -89,15 +92,16 @@ void PeerWatch::run(Group& group) {
     // thread misses `stop`, its wait on the old value of `changes` returns immediately.
     const uint32_t changes = group.changes.load();
     if (group.stop.load()) return;
-    std::vector<std::shared_ptr<Link>> links;
+    std::array<std::shared_ptr<Link>, kPeersPerThread> links;  // needs no memory
+    size_t link_count = 0;
     {
       std::lock_guard lock(mutex_);
-      links = group.links;
+      for (const std::shared_ptr<Link>& link : group.links) links[link_count++] = link;
     }
     std::array<futex_waitv, kPeersPerThread + 1> entries;  // shared words: no FUTEX_PRIVATE_FLAG
     uint32_t count = 0;
     entries[count++] = {changes, reinterpret_cast<uint64_t>(&group.changes), FUTEX_32, 0};
-    for (const std::shared_ptr<Link>& link : links) {
+    for (const std::shared_ptr<Link>& link : std::span(links).first(link_count)) {
       ControlHeader* header = control_header(link->control());
       uint32_t word = header->owner_lock.load();
       // The waiters' bit makes the kernel wake a sleeper when the owner dies. One attempt: if the
@@ -111,9 +115,15 @@ void PeerWatch::run(Group& group) {
         internal::futex_wake(&header->owner_lock);
         PeerState alive = PeerState::kAlive;
         const bool closed = header->closed.load() != 0;
-        remove(link.get());
         link->state.compare_exchange_strong(alive, closed ? PeerState::kClosed : PeerState::kDead);
-        ended_(link);
+        if (internal::has_memory_for("shm.watch.memory",
+                                     "this process lacks memory for the end of a peer over shm",
+                                     [&] { ended_(link); })) {
+          remove(link.get());
+        } else {
+          std::this_thread::sleep_for(internal::kMemoryPause);
+          bump(group);  // the wait below returns, and the thread tries again
+        }
         continue;
       }
       entries[count++] = {word | FUTEX_WAITERS, reinterpret_cast<uint64_t>(&header->owner_lock),

@@ -52,7 +52,8 @@ class RobustLock {
 // (5.16) the thread sleeps without a timeout, else it polls every 5 ms.
 class PeerWatch {
  public:
-  // `ended` is called by a watching thread, once per link, after link->state was set.
+  // `ended` is called by a watching thread, once per link, after link->state was set; again after
+  // std::bad_alloc.
   explicit PeerWatch(std::function<void(const std::shared_ptr<Link>&)> ended)
       : ended_(std::move(ended)) {}
   ~PeerWatch();

@@ -7,11 +7,14 @@
 
 #include <array>
 #include <cerrno>
+#include <new>
 #include <system_error>
+#include <thread>
 
 #include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/local_socket.h"
+#include "dtutils/internal/missing_memory.h"
 #include "dtutils/internal/socket_errors.h"
 #include "dtutils/internal/start_thread.h"
 #include "dtutils/shm/robust_lock.h"
@@ -34,6 +37,31 @@ constexpr int kPeersAcceptedAtOnce = 64;
 constexpr std::chrono::milliseconds kDescriptorPatience{500};
 // A peer sends its first message immediately after it has connected.
 constexpr int kHelloPatienceMs = 10;
+
+void send_refusal(int socket, int error) {
+  Message refusal;
+  refusal.type = MessageType::kRefused;
+  refusal.key = static_cast<uint64_t>(error);
+  static_cast<void>(send_message(socket, refusal, -1, /*wait=*/false));
+}
+
+// Refuses a peer that has connected.
+void refuse(int socket, int error) {
+  // The close of a socket with unread messages would discard the refusal.
+  pollfd ready{socket, POLLIN, 0};
+  Message hello;
+  FileDescriptor ignored;
+  if (poll(&ready, 1, kHelloPatienceMs) > 0) {
+    static_cast<void>(receive_message(socket, &hello, &ignored, /*wait=*/false));
+  }
+  send_refusal(socket, error);
+}
+
+template <typename Step>
+[[nodiscard]] bool has_memory(const Step& step) {
+  return internal::has_memory_for(
+      "shm.service.memory", "this process lacks memory for a message of a peer over shm", step);
+}
 
 }  // namespace
 
@@ -93,9 +121,11 @@ bool Service::watch(int descriptor, uint32_t events, int operation) {
   return epoll_ctl(epoll_.get(), operation, descriptor, &event) == 0;
 }
 
+// Without memory for an event, the others are handled. epoll_wait() reports the event again.
 void Service::run() {
   bool waiting = false;
   for (;;) {
+    bool all_handled = true;
     std::array<epoll_event, 64> events;
     const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
                                  waiting ? kProgressPeriodMs : -1);
@@ -104,23 +134,35 @@ void Service::run() {
       if (descriptor == wake_.get()) {
         uint64_t ignored;
         [[maybe_unused]] const ssize_t got = read(descriptor, &ignored, sizeof ignored);
-      } else if (descriptor == listener_.get()) {
-        accept_peers();
       } else {
-        on_link_event(descriptor);
-        std::lock_guard lock(mutex_);
-        auto it = connections_.find(descriptor);
-        if (it != connections_.end() && (!serve(it->second) || !send_backlog(it->second))) {
-          close_connection(descriptor);
-        }
+        all_handled &= has_memory([&] { on_event(descriptor); });
       }
     }
     {
       std::lock_guard lock(mutex_);
       if (stop_) return;
     }
-    waiting = client_->progress();
+    // The wake-up for it was read above, and does not come again.
+    if (!has_memory([&] { waiting = client_->progress(); })) waiting = true;
+    if (!all_handled) std::this_thread::sleep_for(internal::kMemoryPause);
   }
+}
+
+void Service::on_event(int descriptor) {
+  if (descriptor == listener_.get()) return accept_peers();
+  on_link_event(descriptor);
+  std::lock_guard lock(mutex_);
+  const auto it = connections_.find(descriptor);
+  if (it == connections_.end()) return;
+  Connection& connection = it->second;
+  bool is_open = false;
+  if (!has_memory([&] { is_open = serve(connection) && send_backlog(connection); })) {
+    // The message is lost. A peer that has not been greeted cannot connect. Of any other peer it
+    // was the request for a region: its operation fails.
+    is_open = connection.greeted;
+    if (!is_open) send_refusal(connection.socket.get(), ENOMEM);
+  }
+  if (!is_open) close_connection(descriptor);
 }
 
 void Service::accept_peers() {
@@ -135,14 +177,18 @@ void Service::accept_peers() {
     if (!internal::is_of_own_user(socket.get())) continue;
     const int descriptor = socket.get();
     std::lock_guard lock(mutex_);
-    if (!watch(descriptor, EPOLLIN, EPOLL_CTL_ADD)) {
-      report_once("shm.watch",
-                  "a connection over shm is refused (epoll_ctl: " +
-                      std::generic_category().message(errno) + ")",
-                  "raise /proc/sys/fs/epoll/max_user_watches");
+    if (!has_memory([&] { connections_[descriptor].socket = std::move(socket); })) {
+      refuse(socket.get(), ENOMEM);
       continue;
     }
-    connections_[descriptor].socket = std::move(socket);
+    if (!watch(descriptor, EPOLLIN, EPOLL_CTL_ADD)) {
+      const int error = errno;
+      connections_.erase(descriptor);
+      report_once("shm.watch",
+                  "a connection over shm is refused (epoll_ctl: " +
+                      std::generic_category().message(error) + ")",
+                  "raise /proc/sys/fs/epoll/max_user_watches");
+    }
   }
 }
 
@@ -164,18 +210,7 @@ void Service::on_missing_descriptor() {
 void Service::refuse_peer() {
   spare_.reset();
   FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (socket.valid() && internal::is_of_own_user(socket.get())) {
-    // The close of a socket with unread messages would discard the refusal.
-    pollfd ready{socket.get(), POLLIN, 0};
-    Message hello;
-    FileDescriptor ignored;
-    if (poll(&ready, 1, kHelloPatienceMs) > 0) {
-      static_cast<void>(receive_message(socket.get(), &hello, &ignored, /*wait=*/false));
-    }
-    Message refusal;
-    refusal.type = MessageType::kRefused;
-    static_cast<void>(send_message(socket.get(), refusal, -1, /*wait=*/false));
-  }
+  if (socket.valid() && internal::is_of_own_user(socket.get())) refuse(socket.get(), EMFILE);
   socket.reset();  // its descriptor is the spare one
   spare_ = internal::spare_descriptor();
 }
@@ -189,11 +224,11 @@ bool Service::serve(Connection& connection) {
     if (error != 0) return false;
     if (message.type == MessageType::kHello && !connection.greeted) {
       if (message.uuid != control_->uuid()) return false;
-      connection.greeted = true;
-      connection.welcome_due = true;
       for (uint64_t key : regions_->announced_keys()) {
         connection.backlog.push_back({MessageType::kRegion, key});
       }
+      connection.greeted = true;
+      connection.welcome_due = true;
     } else if (message.type == MessageType::kAskRegion && connection.greeted) {
       if (connection.backlog.size() < kMaxBacklog) {
         connection.backlog.push_back({MessageType::kAskRegion, message.key});
@@ -276,9 +311,13 @@ void Service::push(MessageType type, uint64_t key) {
   for (auto& [descriptor, connection] : connections_) {
     if (!connection.greeted) continue;
     if (connection.backlog.size() >= kMaxBacklog) connection.backlog.pop_front();
-    connection.backlog.push_back({type, key});
-    // If the connection is broken, the service thread sees the hang-up and closes it.
-    if (!connection.waits_for_room) static_cast<void>(send_backlog(connection));
+    // Without memory the peer gets no announcement. It asks for a region that it misses, and reads
+    // in the key table that a region is revoked.
+    static_cast<void>(has_memory([&connection = connection, this, type, key] {
+      connection.backlog.push_back({type, key});
+      // If the connection is broken, the service thread sees the hang-up and closes it.
+      if (!connection.waits_for_room) static_cast<void>(send_backlog(connection));
+    }));
   }
 }
 
@@ -292,7 +331,11 @@ absl::Status Service::add_link(const std::shared_ptr<Link>& link) {
   {
     std::lock_guard lock(mutex_);
     for (int descriptor : {link->socket(), link->process_descriptor()}) {
-      links_[descriptor] = link;
+      try {
+        links_[descriptor] = link;
+      } catch (const std::bad_alloc&) {
+        error = ENOMEM;
+      }
       if (error == 0 && !watch(descriptor, EPOLLIN, EPOLL_CTL_ADD)) error = errno;
     }
   }
@@ -319,16 +362,15 @@ void Service::on_link_event(int descriptor) {
     if (it == links_.end()) return;
     link = it->second;
   }
+  // The client is told first: without memory the event comes again.
   if (descriptor == link->process_descriptor()) {
-    remove_link(link.get());
     client_->process_ended(link);
+    remove_link(link.get());
   } else if (!link->drain()) {
-    {
-      std::lock_guard lock(mutex_);
-      links_.erase(descriptor);
-      epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, descriptor, nullptr);
-    }
     client_->connection_ended(link);
+    std::lock_guard lock(mutex_);
+    links_.erase(descriptor);
+    epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, descriptor, nullptr);
   }
 }
 

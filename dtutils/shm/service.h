@@ -33,7 +33,8 @@ class Service {
     // Retries deferred operations. Returns true if some are still deferred; then it is called again
     // after 1 ms.
     virtual bool progress() = 0;
-    // The process behind `link` has ended, with all its threads.
+    // The process behind `link` has ended, with all its threads. Called again after std::bad_alloc,
+    // as the function below.
     virtual void process_ended(const std::shared_ptr<Link>& link) = 0;
     // The peer's service has closed its connection to the link. No more messages arrive.
     virtual void connection_ended(const std::shared_ptr<Link>& link) = 0;
@@ -79,6 +80,7 @@ class Service {
   };
 
   void run();
+  void on_event(int descriptor);
   void accept_peers();
   // No descriptor is left for the next connection.
   void on_missing_descriptor();

@@ -22,7 +22,7 @@ enum class MessageType : uint32_t {
   kRevoked,    // server → client
   kAskRegion,  // client → server
   kUnknown,    // server → client: kAskRegion named a key that is not registered
-  kRefused,    // server → client: the server has no descriptor for the connection
+  kRefused,    // server → client: the server lacks what `key` names, EMFILE or ENOMEM
 };
 
 struct Message {
