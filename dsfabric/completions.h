@@ -49,7 +49,9 @@
 #ifndef CARIAMA_DSFABRIC_COMPLETIONS_H_
 #define CARIAMA_DSFABRIC_COMPLETIONS_H_
 
+#include <coroutine>
 #include <cstddef>
+#include <exception>
 #include <memory>
 #include <span>
 #include <type_traits>
@@ -144,31 +146,61 @@ constexpr bool require_completion() {
   return kCanComplete<T>;
 }
 
+// A coroutine that has not begun. It destroys itself at its end, or is destroyed with this object
+// unless start() was called. An exception that leaves it terminates the process.
+class Prepared {
+ public:
+  struct promise_type {
+    Prepared get_return_object() {
+      return Prepared(std::coroutine_handle<promise_type>::from_promise(*this));
+    }
+    std::suspend_always initial_suspend() noexcept { return {}; }
+    std::suspend_never final_suspend() noexcept { return {}; }
+    void return_void() {}
+    void unhandled_exception() { std::terminate(); }
+  };
+  Prepared(Prepared&& other) noexcept : coroutine_(std::exchange(other.coroutine_, {})) {}
+  Prepared& operator=(Prepared&&) = delete;
+  ~Prepared() {
+    if (coroutine_) coroutine_.destroy();
+  }
+  void start() { std::exchange(coroutine_, {}).resume(); }
+
+ private:
+  explicit Prepared(std::coroutine_handle<> coroutine) : coroutine_(coroutine) {}
+  std::coroutine_handle<> coroutine_;
+};
+
 // Runs `callback` when `event` is ready: immediately, or where the calling thread's coroutines
 // resume.
 template <typename Callback>
-Detached run_after(Future<void> event, Callback callback) {
+Prepared run_after(Future<void> event, Callback callback) {
   const absl::Status status = co_await event;
   callback(status);
 }
 
 // Connects one object, here a callback, with an event. Construct it before the call is sent or the
-// transfer is handed over; then call sent() with OK, or with the reason why that was refused.
+// transfer is handed over; then call sent() with OK, or with the reason why that was refused. The
+// constructor allocates all that the event needs: sent() comes too late for std::bad_alloc.
 template <typename Object>
 class EventObject {
  public:
   EventObject(Fabric& fabric, Rank rank, ThreadId thread, Object callback, EventReceiver& event)
-      : callback_(std::move(callback)), state_(std::make_shared<FutureValue<void>>(fabric)) {
+      : EventObject(std::make_shared<FutureValue<void>>(fabric), std::move(callback)) {
     state_->calls(rank, thread);
+    state_->prepare();
     event = EventReceiver(state_);
   }
   void sent(const absl::Status& accepted) {
-    if (accepted.ok()) run_after(FutureAccess::of(std::move(state_)), std::move(callback_));
+    if (accepted.ok()) run_.start();
   }
 
  private:
-  Object callback_;
+  EventObject(std::shared_ptr<FutureValue<void>> state, Object callback)
+      : state_(std::move(state)), run_(run_after(FutureAccess::of(state_), std::move(callback))) {}
+
   std::shared_ptr<FutureValue<void>> state_;
+  Prepared run_;
 };
 template <>
 class EventObject<NoCompletion> {

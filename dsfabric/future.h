@@ -18,7 +18,8 @@
 // is delivered like a call to w, in order with the other calls to w: it runs in w itself when w
 // processes calls or waits, in a helper thread, or in the process consumer. A coroutine that
 // suspends on a thread without a name resumes in the thread that receives the answer, a service
-// thread, and must not block.
+// thread, and must not block. co_await throws std::bad_alloc, and does not suspend, if there is no
+// memory for the resumption.
 #ifndef CARIAMA_DSFABRIC_FUTURE_H_
 #define CARIAMA_DSFABRIC_FUTURE_H_
 
@@ -43,6 +44,8 @@ namespace cariama {
 
 namespace internal {
 
+struct OwnMessage;  // dsfabric/peers/connection.h
+
 // The error of a Future that belongs to no call.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::Status future_without_call();
 
@@ -50,7 +53,7 @@ namespace internal {
 class CARIAMA_DSFABRIC_EXPORT FutureState {
  public:
   explicit FutureState(Fabric& fabric);
-  virtual ~FutureState() = default;
+  virtual ~FutureState();
 
   [[nodiscard]] bool ready() const {
     return waiter_.load(std::memory_order_acquire) == ready_mark();
@@ -58,8 +61,11 @@ class CARIAMA_DSFABRIC_EXPORT FutureState {
   [[nodiscard]] absl::Status wait(Deadline deadline);
   [[nodiscard]] const absl::Status& status() const { return status_; }
   // Suspends `coroutine` until the result is ready. Returns false if it is ready already: the
-  // coroutine then continues immediately. At most one coroutine may await a Future.
+  // coroutine then continues immediately. At most one coroutine may await a Future. Throws
+  // std::bad_alloc unless prepare() was called, and then does not suspend it.
   [[nodiscard]] bool suspend(std::coroutine_handle<> coroutine);
+  // Allocates what suspend() needs, in the thread that will call it. Throws std::bad_alloc.
+  void prepare();
   void finish(absl::Status status, std::span<const std::byte> result);
   // Records the process and the thread that are called. Call it before the call is sent. With
   // kNoThread, a wait for the Future inside of a call does not detect that it cannot end.
@@ -76,7 +82,8 @@ class CARIAMA_DSFABRIC_EXPORT FutureState {
   Fabric& fabric_;
   Rank rank_ = kNoRank;
   ThreadId destination_ = kNoThread;
-  uint32_t worker_ = kNoThread;  // of the coroutine; written before waiter_
+  bool prepared_ = false;
+  std::unique_ptr<OwnMessage> resumption_;  // of the coroutine; written before waiter_
   std::atomic<void*> waiter_{nullptr};
   absl::Status status_;
 };

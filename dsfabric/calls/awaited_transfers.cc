@@ -1,16 +1,22 @@
 #include "dsfabric/calls/awaited_transfers.h"
 
 #include <memory>
+#include <string_view>
 #include <utility>
 
 #include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/completions.h"
 #include "dsfabric/transfer_completion.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/missing_memory.h"
 #include "dtutils/internal/start_thread.h"
 
 namespace cariama::internal {
 namespace {
+
+constexpr std::string_view kTransferMemoryKey = "dsfabric.transfers.memory";
+constexpr std::string_view kTransferMemoryText =
+    "this process lacks memory for the end of a transfer";
 
 // Transfers that a user has posted. Their end completes an event.
 class TransfersWithEvent final : public AwaitedTransfer {
@@ -101,14 +107,19 @@ size_t AwaitedTransfers::run_ended() {
     if (!lock.owns_lock()) return 0;  // another thread polls them
     List others;
     while (auto transfer = transfers_.take_first()) {
-      List& list = transfer->ended() ? ended : others;
+      bool over = false;
+      static_cast<void>(has_memory_for(kTransferMemoryKey, kTransferMemoryText,
+                                       [&] { over = transfer->ended(); }));
+      List& list = over ? ended : others;
       list.append(std::move(transfer));
     }
     transfers_ = std::move(others);
   }
   size_t count = 0;
-  while (const auto transfer = ended.take_first()) {
-    transfer->finish();
+  while (auto transfer = ended.take_first()) {
+    if (!has_memory_for(kTransferMemoryKey, kTransferMemoryText, [&] { transfer->finish(); })) {
+      add(std::move(transfer));  // which counts it again
+    }
     ++count;
   }
   count_.fetch_sub(count, std::memory_order_relaxed);

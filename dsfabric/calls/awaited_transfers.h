@@ -24,7 +24,8 @@ class AwaitedTransfer {
   // Polls for the end of the transfer. Returns true if finish() may run now. Called by one thread
   // at a time, with a lock held: it does not block, and it adds no transfer.
   [[nodiscard]] virtual bool ended() = 0;
-  // Called once, in the thread that called ended(), without a lock.
+  // Called once, in the thread that called ended(), without a lock. After std::bad_alloc, ended()
+  // and finish() are called again.
   virtual void finish() = 0;
   // Called in place of finish() if the fabric ends before the transfer, because of `why`.
   virtual void drop(const absl::Status& why) = 0;

@@ -81,6 +81,7 @@ Pulls::Pull::~Pull() {
 }
 
 bool Pulls::Pull::ended() {
+  if (outcome) return true;
   if (connection != nullptr) {
     connection->poll_sends();
     if (!has_ended(connection->queue(), done)) return false;
@@ -88,23 +89,30 @@ bool Pulls::Pull::ended() {
   return !pulls.running_.exchange(true, std::memory_order_acquire);
 }
 
+void Pulls::Pull::run_function() {
+  outcome.emplace();
+  const TraceScope trace("dsfabric", "call with pulled buffer", "bytes", size);
+  try {
+    throw_unless_ok(done.status());
+    function->run(buffer.get_buffer(), size);
+  } catch (...) {
+    note_exception(*outcome);
+  }
+}
+
+// The function runs once: without memory for the answer, only the answer is repeated.
 void Pulls::Pull::finish() {
-  {
-    const RunningScope running(pulls.job_.fabric(), rank);
-    IncomingCall call;
-    const TraceScope trace("dsfabric", "call with pulled buffer", "bytes", size);
-    try {
-      throw_unless_ok(done.status());
-      function->run(buffer.get_buffer(), size);
-    } catch (...) {
-      note_exception(call);
-    }
+  const RunningScope running(pulls.job_.fabric(), rank);
+  if (!outcome) {
+    run_function();
+    pulls.running_.store(false, std::memory_order_release);
+  }
+  if (buffer.get_buffer() != nullptr) {
     RDMAMemory consumed = std::move(buffer);
     static_cast<void>(pulls.memory_.general().free(std::move(consumed)));
-    pulls.answers_.answer(rank, notify ? &*notify : nullptr, call, "");
-    pulls.counts_.end(rank);
   }
-  pulls.running_.store(false, std::memory_order_release);
+  pulls.answers_.answer(rank, notify ? &*notify : nullptr, *outcome, "");
+  pulls.counts_.end(rank);
 }
 
 }  // namespace cariama::internal

@@ -60,6 +60,7 @@ class Pulls {
     [[nodiscard]] bool ended() override;
     void finish() override;
     void drop(const absl::Status&) override {}  // the caller learns that this process has left
+    void run_function();
 
     Pulls& pulls;
     uint32_t rank = 0;
@@ -69,6 +70,7 @@ class Pulls {
     Connection* connection = nullptr;  // nullptr: the buffer is of this process
     std::unique_ptr<PulledFunction> function;
     std::optional<NotifyTarget> notify;
+    std::optional<IncomingCall> outcome;  // set when the function has run
   };
 
   // Starts the READ. Blocks only while it makes the connection or while the send queue is full.

@@ -1,6 +1,7 @@
 #include "dsfabric/calls/workers.h"
 
 #include <cstring>
+#include <iterator>
 #include <string>
 #include <utility>
 
@@ -9,6 +10,16 @@
 #include "dtutils/trace.h"
 
 namespace cariama::internal {
+
+namespace {
+
+// Also after an exception: otherwise no later call of the worker would run.
+struct EndOfConsumption {
+  ~EndOfConsumption() { inbox.done(); }
+  Inbox& inbox;
+};
+
+}  // namespace
 
 constinit thread_local WorkerPlace this_thread_place;
 constinit thread_local WorkerPlace this_thread_consumes;
@@ -94,39 +105,50 @@ void Workers::push(uint32_t index, ArrivedMessage* message) {
 
 // ---- Coroutines ---------------------------------------------------------------------------------
 
-void Workers::resume(uint32_t index, std::coroutine_handle<> coroutine) {
-  if (index == kNoThread) return coroutine.resume();
+std::unique_ptr<OwnMessage> Workers::prepare_resumption() {
+  const uint32_t index = this_worker();
+  if (index == kNoThread) return nullptr;
   auto message =
       std::make_unique<OwnMessage>(sizeof(MessageHeader) + sizeof(CallHeader), job_.rank());
   const MessageHeader header{index, kNoThread};
   std::memcpy(message->bytes, &header, sizeof header);
+  counts_.reserve(job_.rank());
+  return message;
+}
+
+void Workers::resume(std::unique_ptr<OwnMessage> message, std::coroutine_handle<> coroutine) {
+  if (message == nullptr) return coroutine.resume();
+  MessageHeader header;
+  std::memcpy(&header, message->bytes, sizeof header);
   message->resume = coroutine;
   counts_.begin(job_.rank());
   buffered_.add(message->size);
-  push(index, message.release());
+  push(header.destination, message.release());
 }
 
 void Workers::resume_after(Synchronizer& done, std::coroutine_handle<> coroutine) {
+  std::list<AwaitedSynchronizer> added;
+  added.push_back({&done, prepare_resumption(), coroutine});
   {
     const std::lock_guard lock(awaited_mutex_);
-    awaited_.push_back({&done, this_worker(), coroutine});
+    awaited_.splice(awaited_.end(), added);
     awaited_count_.fetch_add(1, std::memory_order_seq_cst);
   }
   resume_finished();  // `done` may have finished meanwhile
 }
 
 void Workers::resume_finished() {
-  std::vector<AwaitedSynchronizer> finished;
+  std::list<AwaitedSynchronizer> finished;
   {
     const std::lock_guard lock(awaited_mutex_);
-    std::erase_if(awaited_, [&](const AwaitedSynchronizer& one) {
-      if (!one.done->done()) return false;
-      finished.push_back(one);
-      return true;
-    });
+    for (auto one = awaited_.begin(); one != awaited_.end();) {
+      const auto next = std::next(one);
+      if (one->done->done()) finished.splice(finished.end(), awaited_, one);
+      one = next;
+    }
     awaited_count_.fetch_sub(finished.size(), std::memory_order_relaxed);
   }
-  for (const AwaitedSynchronizer& one : finished) resume(one.worker, one.coroutine);
+  for (AwaitedSynchronizer& one : finished) resume(std::move(one.message), one.coroutine);
 }
 
 // ---- Sleeping and waking ------------------------------------------------------------------------
@@ -140,8 +162,8 @@ uint32_t Workers::arm_calls(uint32_t index) {
   // If another thread is running the worker's calls, its senders stay disarmed: see
   // recheck_calls() and Worker::skipped.
   if (worker.try_consume_or_mark()) {
+    const EndOfConsumption done{worker.inbox};
     source->remote_sleepers().arm();
-    worker.inbox.done();
   }
   return expected;
 }
@@ -151,9 +173,8 @@ bool Workers::recheck_calls(uint32_t index, bool if_in_use) {
   CallSource* const source = worker.source.load(std::memory_order_acquire);
   if (source == nullptr) return false;
   if (!worker.try_consume_or_mark()) return if_in_use;
-  const bool in_flight = source->remote_sleepers().recheck();
-  worker.inbox.done();
-  return in_flight;
+  const EndOfConsumption done{worker.inbox};
+  return source->remote_sleepers().recheck();
 }
 
 void Workers::WaitSleeper::arm() {

@@ -8,6 +8,7 @@
 #include <coroutine>
 #include <cstddef>
 #include <cstdint>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -160,16 +161,21 @@ class Workers {
   // changed one.
   void notify_waiters();
 
-  // Resumes a coroutine in the thread that runs the calls of worker `index`; with kNoThread, in the
-  // calling thread.
-  void resume(uint32_t index, std::coroutine_handle<> coroutine);
-  // Resumes a coroutine of the calling thread once `done` has no operation left.
+  // A coroutine that suspends is resumed in the thread that runs the calls of its worker, by a
+  // message. prepare_resumption() makes the message for a coroutine of the calling thread, so that
+  // the thread that resumes it needs no memory. Returns nullptr if the calling thread is no worker.
+  // Throws std::bad_alloc.
+  [[nodiscard]] std::unique_ptr<OwnMessage> prepare_resumption();
+  // Resumes a coroutine; without a message, in the calling thread. Needs no memory.
+  void resume(std::unique_ptr<OwnMessage> message, std::coroutine_handle<> coroutine);
+  // Resumes a coroutine of the calling thread once `done` has no operation left. Throws
+  // std::bad_alloc, and then does not resume it.
   void resume_after(Synchronizer& done, std::coroutine_handle<> coroutine);
 
  private:
   struct AwaitedSynchronizer {
     Synchronizer* done;
-    uint32_t worker;
+    std::unique_ptr<OwnMessage> message;  // prepare_resumption()
     std::coroutine_handle<> coroutine;
   };
   // The doorbells for calls: one for each worker, then one for all helper threads.
@@ -193,7 +199,7 @@ class Workers {
   Doorbell bystanders_;  // of the waiting threads that are not workers
   std::atomic<size_t> awaited_count_{0};
   std::mutex awaited_mutex_;
-  std::vector<AwaitedSynchronizer> awaited_;
+  std::list<AwaitedSynchronizer> awaited_;
 };
 
 class Workers::WaitSleeper final : public Sleeper {
@@ -215,7 +221,9 @@ class Workers::WaitSleeper final : public Sleeper {
 
 class Workers::HelperSleeper final : public Sleeper {
  public:
-  HelperSleeper(Workers& workers, CallConsumer role) : workers_(workers), role_(role) {}
+  HelperSleeper(Workers& workers, CallConsumer role) : workers_(workers), role_(role) {
+    armed_.reserve(workers.count());
+  }
   void arm() override;
   [[nodiscard]] bool recheck() override;
   void wait(Deadline deadline) override;

@@ -1,11 +1,13 @@
 #include "dsfabric/future.h"
 
+#include <memory>
 #include <string>
 #include <utility>
 
 #include "dsfabric/calls/fabric_parts.h"
 #include "dsfabric/calls/workers.h"
 #include "dsfabric/internal/call_failures.h"
+#include "dsfabric/peers/connection.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/peer_remedy.h"
 
@@ -17,6 +19,7 @@ absl::Status future_without_call() {
 }
 
 FutureState::FutureState(Fabric& fabric) : fabric_(fabric) {}
+FutureState::~FutureState() = default;  // here OwnMessage is complete
 
 absl::Status FutureState::wait(Deadline deadline) {
   if (!ready() && workers_of(fabric_).is_running_calls_of(destination_)) {
@@ -38,10 +41,16 @@ absl::Status FutureState::wait(Deadline deadline) {
 }
 
 bool FutureState::suspend(std::coroutine_handle<> coroutine) {
-  worker_ = workers_of(fabric_).this_worker();
+  prepare();
   void* no_waiter = nullptr;
   return waiter_.compare_exchange_strong(no_waiter, coroutine.address(), std::memory_order_acq_rel,
                                          std::memory_order_acquire);
+}
+
+void FutureState::prepare() {
+  if (prepared_) return;
+  resumption_ = workers_of(fabric_).prepare_resumption();
+  prepared_ = true;
 }
 
 void FutureState::finish(absl::Status status, std::span<const std::byte> result) {
@@ -56,7 +65,8 @@ void FutureState::finish(absl::Status status, std::span<const std::byte> result)
   void* const waiter = waiter_.exchange(ready_mark(), std::memory_order_acq_rel);
   // A coroutine was suspended and has not been resumed yet, so it keeps *this alive.
   if (waiter != nullptr)
-    workers_of(fabric_).resume(worker_, std::coroutine_handle<>::from_address(waiter));
+    workers_of(fabric_).resume(std::move(resumption_),
+                               std::coroutine_handle<>::from_address(waiter));
 }
 
 }  // namespace internal

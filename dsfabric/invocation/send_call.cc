@@ -1,6 +1,7 @@
 #include "dsfabric/send_call.h"
 
 #include <cstring>
+#include <new>
 #include <string>
 
 #include "dsfabric/calls/answers.h"
@@ -102,7 +103,16 @@ CallResult send_call(Fabric& fabric, Rank rank, ThreadId thread, OutgoingCall ca
   if (absl::Status there = check_destination(fabric, rank, thread); !there.ok()) return there;
   if (thread != kService) rank = fabric.rank_of(thread);
   if (absl::Status expected = end.expect(fabric, rank, call); !expected.ok()) return expected;
-  absl::Status sent = sender_of(fabric).send(rank, thread, call, when_full);
+  absl::Status sent;
+  try {
+    sent = sender_of(fabric).send(rank, thread, call, when_full);
+  } catch (const std::bad_alloc&) {
+    // Not accepted: the objects of its events may end now. If one has got its event already, the
+    // call counts as accepted.
+    const auto why = absl::Status(absl::StatusCode::kResourceExhausted, {});
+    if (!end.refused(fabric, rank, call, why).ok()) throw;
+    return {};
+  }
   if (!sent.ok()) return end.refused(fabric, rank, call, sent);
   // The call was copied into the send buffer, so its arguments may be reused.
   if (end.transmitted) {
