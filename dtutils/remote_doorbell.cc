@@ -1,6 +1,7 @@
 #include "dtutils/remote_doorbell.h"
 
 #include <cstring>
+#include <new>
 #include <utility>
 
 namespace cariama {
@@ -12,7 +13,15 @@ constexpr uint64_t kWord = sizeof(uint64_t);
 
 void RemoteSleeper::arm() {
   armed_ = true;
+  failed_ = false;
   finish();  // the thread may not have slept after an earlier arm()
+  try {
+    post();
+  } catch (const std::bad_alloc&) {  // recheck() returns true, and the thread tries again
+  }
+}
+
+void RemoteSleeper::post() {
   const absl::StatusOr<Transmitter*> found = path();
   failed_ = absl::IsUnavailable(found.status());
   if (!found.ok()) return;

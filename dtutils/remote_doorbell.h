@@ -32,12 +32,12 @@ class CARIAMA_DTUTILS_EXPORT RemoteSleeper {
   // Requires: finish() was called after the last arm().
   virtual ~RemoteSleeper() = default;
 
-  // Posts the WRITE and the READ.
+  // Posts the WRITE and the READ. Throws no std::bad_alloc.
   void arm();
   // Waits for the READ. Returns true if the ringer has published more than was consumed, and also
   // if its doorbell is not armed: because arm() was not called since the last recheck(), or because
-  // it could not post the operations. Exception: if the connection has failed, returns false, since
-  // its ringer cannot send either.
+  // it could not post the operations (no memory). Exception: if the connection has failed, returns
+  // false, since its ringer cannot send either.
   [[nodiscard]] bool recheck();
   RemoteSleeper(const RemoteSleeper&) = delete;
   RemoteSleeper& operator=(const RemoteSleeper&) = delete;
@@ -57,6 +57,8 @@ class CARIAMA_DTUTILS_EXPORT RemoteSleeper {
   [[nodiscard]] virtual uint64_t consumed() const = 0;
 
  private:
+  void post();
+
   const RemoteMemoryLocator doorbell_;
   Synchronizer read_{0};
   Transmitter* through_ = nullptr;  // while the READ is in flight

@@ -249,7 +249,7 @@ size_t Dispatch::progress() {
 void Dispatch::help(CallConsumer role) {
   name_trace_thread("helper thread");
   Workers::HelperSleeper sleeper(workers_, role);
-  while (!job_.lifecycle().is_stopping()) {
+  const auto round = [&] {
     static_cast<void>(wait_until(
         [&] {
           size_t count = 0;
@@ -261,6 +261,12 @@ void Dispatch::help(CallConsumer role) {
           return count != 0 || job_.lifecycle().is_stopping();
         },
         unanswered_.empty() ? kForever : deadline_after(kMemoryPause), &sleeper));
+  };
+  while (!job_.lifecycle().is_stopping()) {
+    if (!has_memory_for("dsfabric.helper.memory", "a helper thread lacks memory to run calls",
+                        round)) {
+      std::this_thread::sleep_for(kMemoryPause);
+    }
   }
 }
 

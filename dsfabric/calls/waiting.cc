@@ -74,8 +74,17 @@ bool Dispatch::wait(const std::function<bool()>& condition, Deadline deadline) {
     if (ports_.receive() != 0 && index != kNoThread) process_own_calls(index, kWaitBatch);
     return condition();
   };
-  const bool came = wait_until(look, deadline, &sleeper);
-  if (!sleeper.has_slept()) answers_.stop_polling();
+  const auto stop_polling = [&] {
+    if (!sleeper.has_slept()) answers_.stop_polling();
+  };
+  bool came = false;
+  try {
+    came = wait_until(look, deadline, &sleeper);
+  } catch (...) {  // otherwise no message would tell of results in the slots that it has polled
+    stop_polling();
+    throw;
+  }
+  stop_polling();
   return came;
 }
 

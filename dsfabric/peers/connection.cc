@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <new>
 #include <string>
 #include <utility>
 
@@ -354,20 +355,45 @@ ArrivedMessage* Connection::unit_of(const Completion& completion) {
   return unit;
 }
 
-bool Connection::finish(ArrivedMessage* unit) {
+// The message of the unit has been taken. An exception would lose the event that it carries, or
+// leave a destructor that ends a call.
+bool Connection::finish(ArrivedMessage* unit) noexcept {
   if (unit->waits) {
     unit->waits = false;
     waiting_.fetch_sub(1, std::memory_order_relaxed);
   }
-  // If the connection has failed, the unit cannot be posted; it stays unused.
-  if (!post_unit(unit)) return true;
+  try {
+    // If the connection has failed, the unit cannot be posted; it stays unused.
+    if (!post_unit(unit)) return true;
+  } catch (const std::bad_alloc&) {
+    const std::lock_guard lock(mutex_);
+    unit->next.store(unposted_, std::memory_order_relaxed);
+    unposted_ = unit;
+    return false;
+  }
   finished_.fetch_add(1, std::memory_order_acq_rel);
-  return return_credits();
+  try {
+    return return_credits();
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+}
+
+void Connection::post_unposted() {
+  while (unposted_ != nullptr) {
+    ArrivedMessage* const unit = unposted_;
+    // Loaded first: once the unit is posted, its next message may use the link.
+    InboxNode* const next = unit->next.load(std::memory_order_relaxed);
+    const bool posted = post_unit(unit);
+    unposted_ = static_cast<ArrivedMessage*>(next);
+    if (posted) finished_.fetch_add(1, std::memory_order_acq_rel);
+  }
 }
 
 bool Connection::return_credits() {
   const uint64_t threshold = std::max<uint64_t>(1, units_.size() / 2);
   const std::lock_guard lock(mutex_);
+  post_unposted();
   const uint64_t finished = finished_.load(std::memory_order_acquire);
   return finished - returned_ < threshold || write_credits(finished);
 }

@@ -167,12 +167,13 @@ class Connection {
     return (waiting_.fetch_add(1, std::memory_order_relaxed) + 1) * 2 > units_.size();
   }
   // Called when a unit's message has been run, dropped, or copied: posts the unit again and returns
-  // credits. Result: as return_credits().
-  [[nodiscard]] bool finish(ArrivedMessage* unit);
+  // credits. Result: as return_credits(); false also if the transport has no memory for one of the
+  // two, which return_credits() then repeats.
+  [[nodiscard]] bool finish(ArrivedMessage* unit) noexcept;
   // Writes the credit count to the sender if half of the units have finished since the last write.
   // Returns false if a write is due but the send queue has no room. Then it must be called again by
   // a thread that does not depend on the sender: a sender without credits sends no message whose
-  // end would call this function.
+  // end would call this function. It must be called again also after std::bad_alloc.
   [[nodiscard]] bool return_credits();
   // Writes the last credit count again. Called periodically, because on a transport that does not
   // order WRITEs an older count may have arrived last.
@@ -218,6 +219,7 @@ class Connection {
   [[nodiscard]] Sent post_in_any_room(Post&& post);
   [[nodiscard]] bool write_credits(uint64_t finished);
   [[nodiscard]] bool post_unit(ArrivedMessage* unit);
+  void post_unposted();
   [[nodiscard]] AnswerSlot* map_peer_answers();
 
   const uint32_t rank_;
@@ -237,6 +239,8 @@ class Connection {
   std::atomic<uint64_t> finished_{0};
   std::atomic<uint64_t> waiting_{0};
   uint64_t received_ = 0;  // the peer's sent_; written by the thread that polls the port
+  // Units that the transport had no memory to post, linked by InboxNode::next; guarded by mutex_.
+  ArrivedMessage* unposted_ = nullptr;
 
   // Sending.
   mutable std::mutex mutex_;

@@ -354,7 +354,13 @@ std::optional<size_t> Ports::poll(Port& port) {
     return std::nullopt;
   }
   const std::span<Completion> batch = port.batch;
-  const size_t count = port.receives->poll(batch);
+  size_t count = 0;
+  try {
+    count = port.receives->poll(batch);
+  } catch (...) {  // no memory in the transport: otherwise no thread would poll the port again
+    end_polling(port);
+    throw;
+  }
   if (count == 0) {
     end_polling(port);
     return 0;
@@ -394,7 +400,7 @@ void Ports::report(const Completion& completion) {
   }
   static_cast<void>(connection.unit_of(completion));
   if (completion.kind == CompletionKind::kReceiveImmediate) {
-    finish(unit);  // first: the event may throw
+    finish(unit);
     listener_.event_arrived(connection.rank(), completion.immediate);
   } else {
     listener_.message_arrived(unit);
@@ -446,7 +452,7 @@ size_t Ports::progress() {
   return count;
 }
 
-void Ports::finish(ArrivedMessage* unit) {
+void Ports::finish(ArrivedMessage* unit) noexcept {
   Connection& connection = *unit->connection;
   if (connection.finish(unit)) [[likely]]
     return;

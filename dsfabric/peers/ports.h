@@ -121,7 +121,7 @@ class Ports {
   size_t progress();
 
   // Ends the use of a receive unit: the unit can take the next message.
-  void finish(ArrivedMessage* unit);
+  void finish(ArrivedMessage* unit) noexcept;
   // Defers a message until the connection has credit. Returns false if the process has deferred
   // deferred_bytes already; a call that is_unlimited is never refused.
   [[nodiscard]] bool defer(Connection& connection, const MessageHeader& header,

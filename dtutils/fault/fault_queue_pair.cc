@@ -147,6 +147,17 @@ void FaultQueuePair::progress() {
   forward_receives();
 }
 
+// The requests are accepted: an exception would make the caller post them again. Without memory the
+// next tick forwards them.
+template <typename Forward>
+void FaultQueuePair::forward_accepted(const Forward& forward) {
+  try {
+    forward();
+  } catch (const std::bad_alloc&) {
+  }
+  core_->wake_thread();
+}
+
 // --- sends --------------------------------------------------------------------------------------
 
 PostResult FaultQueuePair::post_send(std::span<const WorkRequest> requests) {
@@ -167,8 +178,7 @@ PostResult FaultQueuePair::post_send(std::span<const WorkRequest> requests) {
     slots_.take();
     ++result.posted;
   }
-  forward_sends();
-  core_->wake_thread();
+  forward_accepted([this] { forward_sends(); });
   return result;
 }
 
@@ -400,8 +410,7 @@ PostResult FaultQueuePair::post_receive(std::span<const ReceiveRequest> requests
   const bool may_delay = core_->patient_senders() && inner_->state() == QueuePairState::kConnected;
   const PostResult result =
       receives_.post(requests, limits_.receive_depth, limits_.max_receive_segments, may_delay);
-  forward_receives();
-  core_->wake_thread();
+  forward_accepted([this] { forward_receives(); });
   return result;
 }
 

@@ -82,6 +82,9 @@ class FaultQueuePair final : public QueuePair {
   Operation make_operation(const WorkRequest& request, uint64_t bytes);
   [[nodiscard]] std::vector<Piece> cut(const WorkRequest& request, uint64_t bytes);
   void forward_sends();
+  // Calls forward_sends() or forward_receives() for requests that were accepted.
+  template <typename Forward>
+  void forward_accepted(const Forward& forward);
   [[nodiscard]] PostResult post_piece(const Operation& operation, const Piece& piece);
   [[nodiscard]] PostResult post_poison();
   void forward_receives();

@@ -274,7 +274,7 @@ bool FabricChannel::send_pending(const std::function<Transmitter*()>& transmitte
   if (unannounced_.load(std::memory_order_acquire) != 0)
     all_sent = post_announcements() && all_sent;
   if (wake_wanted_.exchange(false, std::memory_order_acq_rel)) {
-    if (!wake()) {
+    if (!unless_out_of_memory([&] { return wake(); })) {
       wake_wanted_.store(true, std::memory_order_release);
       all_sent = false;
     }

@@ -252,8 +252,11 @@ void Runtime::drain_once() {
   if (draining_ || stopping_.load(std::memory_order_acquire)) return;
   if (to_retry_.empty() && !has_work_.load(std::memory_order_acquire)) return;
   draining_ = true;
+  const struct Done {
+    ~Done() { draining = false; }
+    bool& draining;
+  } done{draining_};
   static_cast<void>(retry());
-  draining_ = false;
 }
 
 // Retries the channels that have deferred calls. Returns true if some still have deferred calls.
@@ -268,8 +271,14 @@ bool Runtime::retry() {
     has_work_.store(false, std::memory_order_release);
   }
   if (all_wait) {
-    const std::lock_guard lock(mutex_);
-    to_retry_.insert(to_retry_.end(), outgoing_.begin(), outgoing_.end());
+    try {
+      const std::lock_guard lock(mutex_);
+      to_retry_.insert(to_retry_.end(), outgoing_.begin(), outgoing_.end());
+    } catch (const std::bad_alloc&) {
+      const std::lock_guard lock(drain_mutex_);
+      all_wait_ = true;
+      throw;
+    }
   }
   for (; !to_tell_.empty(); to_tell_.pop_back()) tell_of_death(to_tell_.back());
   // Without service threads the answers to requests for chunks arrive only while a thread polls.

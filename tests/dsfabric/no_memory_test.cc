@@ -1,13 +1,22 @@
 // Threads that find no memory while they run or answer calls: each call ends, with its result or
 // with an error, and the process goes on.
+#include <array>
+#include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <new>
 #include <string>
 
+#include "dsfabric/completions.h"
 #include "dsfabric/fabric.h"
 #include "dsfabric/future.h"
+#include "dsfabric/internal/call_source.h"
 #include "dsfabric/send_call.h"
+#include "dtutils/fault/fault_device.h"
 #include "dtutils/synchronizer.h"
+#include "dtutils/wait.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/dsfabric/testing/local_job.h"
@@ -53,6 +62,173 @@ TEST(CallsWithoutMemory, AServiceThreadGoesOn) {
     }
     job.meet(2);  // finalize() polls
   });
+}
+
+// ---- Transports without memory for the credits of a receiver ------------------------------------
+
+// One receive unit: the receiver returns a credit for each message. No heartbeat repeats anything.
+LocalJobOptions one_unit() {
+  LocalJobOptions options{.processes = 2, .transport = transport_case("fault_shm")};
+  options.faults = [](uint64_t) { return FaultOptions{}; };
+  options.fabric.receive_units = 1;
+  options.fabric.heartbeat = std::chrono::hours(1);
+  return options;
+}
+
+std::atomic<uint32_t> events_seen, calls_seen;
+
+struct NoCalls final : CallSource {
+  size_t run(size_t) override { return 0; }
+};
+struct EventCounter final : CallSourceRegistry {
+  CallSource& source(ThreadIndex) override { return none; }
+  void event(Rank, uint32_t value) override {
+    EXPECT_EQ(value, events_seen.fetch_add(1, std::memory_order_acq_rel));
+  }
+  void peer_died(Rank) override {}
+  uint64_t begun(Rank) override { return 0; }
+  uint64_t ended(Rank) override { return 0; }
+  void finalized() override {}
+  void stop() override {}
+  void disconnect() override {}
+  NoCalls none;
+};
+std::unique_ptr<CallSourceRegistry> make_event_counter(Fabric&) {
+  return std::make_unique<EventCounter>();
+}
+
+TEST(CreditsWithoutMemory, NoEventOfAnIdleReceiverIsLost) {
+  events_seen = 0;
+  LocalJob job(one_unit());
+  job.run([&job](Fabric& fabric, uint32_t) {
+    static_cast<void>(internal::call_source_registry(fabric, &make_event_counter));
+    job.meet(2);
+    if (fabric.rank() == 0) {
+      // Connects.
+      EXPECT_EQ(must(async_call(fabric, fabric.thread_of(1), [] { return 1; }).get(soon())), 1);
+      for (uint32_t i = 0; i < 30; ++i) {
+        // The transfers of credits for this event, and for 0 to 3 attempts behind it, are denied.
+        job.faults(1)->deny_memory(1 + i % 4);
+        EXPECT_TRUE(
+            wait_until([&] { return must(internal::post_call_event(fabric, 1, 0, i)); }, soon()));
+        // Does not poll. Rank 1 soon sleeps, so that its service thread receives the events.
+        ASSERT_TRUE(wait_until([&] { return events_seen.load() == i + 1; }, soon())) << i;
+      }
+      job.faults(1)->deny_memory(0);
+      must(call(fabric, fabric.thread_of(1), [] { ++events_seen; }));
+    } else {
+      EXPECT_TRUE(fabric.wait([] { return events_seen.load() == 31; }, soon()));
+    }
+  });
+}
+
+// The end of a message is in a destructor. A call that a service thread runs ends there.
+TEST(CreditsWithoutMemory, CallsOfAServiceThreadEnd) {
+  calls_seen = 0;
+  LocalJob job(one_unit());
+  job.run([&job](Fabric& fabric, uint32_t) {
+    if (fabric.rank() == 0) {
+      for (uint32_t i = 0; i < 30; ++i) {
+        must(service_call(fabric, 1, [] { ++calls_seen; }));
+        ASSERT_TRUE(wait_until([&] { return calls_seen.load() == i + 1; }, soon())) << i;
+        job.faults(1)->deny_memory(1 + i % 4);
+      }
+      job.faults(1)->deny_memory(0);
+    }
+    job.meet(2);  // finalize() polls
+  });
+}
+
+// ---- Waiters ------------------------------------------------------------------------------------
+
+TEST(CoroutinesWithoutMemory, AreResumed) {
+  CARIAMA_SKIP_WITHOUT_FAILING_ALLOCATIONS();
+  LocalJob job({.processes = 1});
+  job.run([](Fabric& fabric, uint32_t) {
+    Synchronizer one, other;
+    const auto event = std::make_shared<internal::FutureValue<void>>(fabric);
+    uint32_t resumed = 0;
+    const auto await = [](Fabric& of, Synchronizer& done, uint32_t& count) -> Detached {
+      const absl::Status status = co_await finished(of, done);
+      if (status.ok()) ++count;
+    };
+    const auto await_event = [](Future<void> future, uint32_t& count) -> Detached {
+      const absl::Status status = co_await future;
+      if (status.ok()) ++count;
+    };
+    await(fabric, one, resumed);
+    await(fabric, other, resumed);
+    await_event(internal::FutureAccess::of(event), resumed);
+    bool threw = false;
+    size_t left = 0;
+    {
+      const FailAllocation fail(1);
+      try {
+        one.decrease();
+        other.decrease();
+        internal::tell_waiters(fabric);
+        event->finish(absl::OkStatus(), {});
+      } catch (const std::bad_alloc&) {
+        threw = true;
+      }
+      left = failing_bytes;
+    }
+    EXPECT_FALSE(threw);
+    EXPECT_EQ(left, 1u) << "a resumption needed memory";
+    EXPECT_TRUE(fabric.wait([&] { return resumed == 3; }, soon()));
+  });
+}
+
+// All that a callback needs is allocated before the call is accepted: without memory the call
+// throws, and the callback does not run.
+TEST(CallbacksWithoutMemory, RunExactlyIfTheCallIsAccepted) {
+  CARIAMA_SKIP_WITHOUT_FAILING_ALLOCATIONS();
+  LocalJob job({.processes = 1});
+  job.run([](Fabric& fabric, uint32_t) {
+    static uint32_t ran;
+    ran = 0;
+    uint32_t called_back = 0;
+    uint32_t accepted = 0;
+    bool all_succeeded = false;
+    for (size_t skips = 0; skips < 50 && !all_succeeded; ++skips) {
+      try {
+        const FailAllocation fail(1, skips);
+        const CallResult sent = call(
+            fabric, fabric.thread_of(0), [] { ++ran; },
+            on_consumed([&called_back](const absl::Status&) { ++called_back; }));
+        if (sent.ok()) ++accepted;
+        all_succeeded = failing_bytes != 0;
+      } catch (const std::bad_alloc&) {
+      }
+      EXPECT_TRUE(fabric.wait([&] { return ran == accepted && called_back == accepted; }, soon()))
+          << skips;
+    }
+    EXPECT_TRUE(all_succeeded);
+  });
+}
+
+// A call that finds no memory in send() is withdrawn: its Synchronizer may end before the fabric.
+TEST(CallsWithoutMemory, ACallThatThrowsNotifiesNothing) {
+  CARIAMA_SKIP_WITHOUT_FAILING_ALLOCATIONS();
+  Synchronizer done;
+  {
+    LocalJob job({.processes = 1});
+    job.run([&done](Fabric& fabric, uint32_t) {
+      const std::array<std::byte, 8000> large{};
+      bool threw = false;
+      {
+        const FailAllocation fail(large.size());  // that of the message
+        try {
+          must(call<RemoteNotify>(
+              fabric, fabric.thread_of(0), [](const std::array<std::byte, 8000>&) {}, done, large));
+        } catch (const std::bad_alloc&) {
+          threw = true;
+        }
+      }
+      EXPECT_TRUE(threw);
+    });
+  }
+  EXPECT_FALSE(done.done()) << "the end of the fabric has notified it";
 }
 
 }  // namespace

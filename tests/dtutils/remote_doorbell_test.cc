@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <new>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -33,6 +34,27 @@ TEST(RemoteSleeper, StaysAwakeIfItHasNoTransmitter) {
   SleeperWithoutPath sleeper(absl::ResourceExhaustedError("too many transmitters"));
   sleeper.arm();
   EXPECT_TRUE(sleeper.recheck());
+}
+class SleeperWithoutMemory final : public RemoteSleeper {
+ public:
+  SleeperWithoutMemory() : RemoteSleeper({}) {}
+
+ private:
+  absl::StatusOr<Transmitter*> path() override { throw std::bad_alloc(); }
+  RDMAMemory& scratch() override { return scratch_; }
+  uint64_t scratch_offset() const override { return 0; }
+  uint64_t consumed() const override { return 0; }
+
+  RDMAMemory scratch_;
+};
+
+// An exception would leave the calls of the worker in use by this thread.
+TEST(RemoteSleeper, StaysAwakeIfItHasNoMemory) {
+  SleeperWithoutMemory sleeper;
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_NO_THROW(sleeper.arm());
+    EXPECT_TRUE(sleeper.recheck());
+  }
 }
 TEST(RemoteSleeper, SleepsIfTheRingerCannotSendEither) {
   SleeperWithoutPath sleeper(absl::UnavailableError("the connection has failed"));

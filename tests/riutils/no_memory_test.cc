@@ -1,13 +1,18 @@
 // Receivers that find no memory to report the end of a call: no call runs twice, and each end is
 // reported once. In every arrival mode on every transport that supports it. Senders whose transport
 // finds no memory for a transfer: no call is lost, and the channel goes on.
+#include <atomic>
 #include <cstdint>
 #include <new>
 #include <stdexcept>
 #include <vector>
 
+#include "dsfabric/send_call.h"
+#include "dtutils/fault/fault_device.h"
 #include "dtutils/wait.h"
 #include "gtest/gtest.h"
+#include "riutils/messenger.h"
+#include "tests/dsfabric/testing/local_job.h"
 #include "tests/dtutils/contract/harness.h"
 #include "tests/riutils/testing/channel_rig.h"
 
@@ -138,6 +143,32 @@ TEST_P(NoMemoryForTransfers, TheEndOfAChannelIsRepeated) {
       deadline_after(testing::kPatience)));
   EXPECT_EQ(log_, std::vector<uint64_t>{0});
   EXPECT_TRUE(rig.breaks.empty());
+}
+
+// In a job: the receiver is idle when it has consumed a chunk. Its transport has no memory for the
+// transfer of the count, for the credit of an event that wakes it, or to arm a remote doorbell.
+TEST(NoMemoryInAJob, AnIdleReceiverGoesOn) {
+  using testing::must;
+  static FaultControl* faults;
+  static std::atomic<bool> finished;
+  finished = false;
+  testing::LocalJob job({.processes = 2, .transport = testing::transport_case("fault_shm")});
+  faults = job.faults(1);
+  ASSERT_NE(faults, nullptr);
+  job.run([](Fabric& fabric, uint32_t) {
+    if (fabric.rank() == 1) {
+      EXPECT_TRUE(fabric.wait([] { return finished.load(); }, testing::soon()));
+      return;
+    }
+    RDMAMessenger messenger(*fabric.this_thread(), 1);
+    must(messenger.call([] { faults->deny_memory(3); }));
+    must(messenger.shutdown(testing::soon()));
+    EXPECT_EQ(messenger.statistics().chunks_filled, 1u);
+    EXPECT_TRUE(fabric.wait_polling([&] { return messenger.statistics().chunks_consumed == 1; },
+                                    testing::soon()));
+    faults->deny_memory(0);
+    must(call(fabric, 1, [] { finished = true; }));
+  });
 }
 
 }  // namespace
