@@ -34,8 +34,9 @@ TEST(ShmServiceWithoutMemory, RefusesAPeerAndGoesOn) {
       ShmNode node;  // a new device, which has no link to the other one
       must(exchange.fence(soon()));
       const absl::Status connected = node.make_queue_pair()->connect(address, {});
-      if (!connected.ok()) {
-        EXPECT_EQ(connected.code(), absl::StatusCode::kResourceExhausted) << connected;
+      // UNAVAILABLE: the first message came so late that it ended the connection with the refusal.
+      if (!connected.ok() && !absl::IsUnavailable(connected)) {
+        EXPECT_TRUE(absl::IsResourceExhausted(connected)) << connected;
         EXPECT_THAT(std::string(connected.message()), ::testing::HasSubstr("raise ulimit -v"));
       }
       must(exchange.fence(soon()));
