@@ -214,8 +214,9 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   // have left. Blocks until all processes have called finalize() and no call is in flight. From
   // then on no call is accepted. (A call that another thread issues at that moment may be accepted
   // and not run.) The job ends without processes that have failed, and the result is
-  // then OK. Errors: DEADLINE_EXCEEDED (the text names the processes that did not call finalize()
-  // in time, or says that calls have not run; this process may call it again), UNAVAILABLE
+  // then OK. Errors: DEADLINE_EXCEEDED (the text names the processes that did not call finalize(),
+  // or one that did not finish it, in time, or says that calls have not run; this process may call
+  // it again), UNAVAILABLE
   // (the other processes consider this process failed, and the job ends without it), those of the
   // bootstrap.
   [[nodiscard]] absl::Status finalize(Deadline deadline);

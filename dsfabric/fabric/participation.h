@@ -7,19 +7,23 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
-#include <functional>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "dsfabric/serializer.h"
 
 namespace cariama::internal {
 
-// Returns true if these are different ranks of a job of `processes`, in ascending order.
-[[nodiscard]] inline bool are_ascending_ranks(std::span<const uint32_t> ranks, uint32_t processes) {
-  return std::adjacent_find(ranks.begin(), ranks.end(), std::greater_equal<>()) == ranks.end() &&
-         (ranks.empty() || ranks.back() < processes);
+// Returns the first of `ranks` that no rank of a job of `processes` in ascending order can be:
+// there is no such process, or the rank is not above the one before it.
+[[nodiscard]] inline std::optional<uint32_t> first_impossible_rank(std::span<const uint32_t> ranks,
+                                                                   uint32_t processes) {
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    if (ranks[i] >= processes || (i != 0 && ranks[i] <= ranks[i - 1])) return ranks[i];
+  }
+  return std::nullopt;
 }
 
 // The report of one process in one round.
@@ -33,8 +37,9 @@ struct ParticipationReport {
   void serialize(Archive& archive) {
     archive(begun, ended, lost, lost_before);
   }
-  [[nodiscard]] bool is_possible(uint32_t processes) const {
-    return are_ascending_ranks(lost, processes) && are_ascending_ranks(lost_before, processes);
+  [[nodiscard]] std::optional<uint32_t> first_impossible(uint32_t processes) const {
+    const std::optional<uint32_t> in_lost = first_impossible_rank(lost, processes);
+    return in_lost.has_value() ? in_lost : first_impossible_rank(lost_before, processes);
   }
 };
 
@@ -49,24 +54,28 @@ struct ParticipationResult {
   void serialize(Archive& archive) {
     archive(begun, ended, without, agreed);
   }
-  [[nodiscard]] bool is_possible(uint32_t processes) const {
-    return are_ascending_ranks(without, processes);
+  [[nodiscard]] std::optional<uint32_t> first_impossible(uint32_t processes) const {
+    return first_impossible_rank(without, processes);
   }
 };
 
 // Loads a ParticipationReport or a ParticipationResult from the bytes that a process has put.
-// Throws MalformedArguments if no process of a job of `processes` puts these bytes; std::bad_alloc.
+// Throws MalformedArguments, which names an impossible rank, if no process of a job of `processes`
+// puts these bytes; std::bad_alloc.
 template <typename Put>
 [[nodiscard]] Put load_participation(std::span<const std::byte> bytes, uint32_t processes) {
   auto put = load_value<Put>(bytes);
-  if (!bytes.empty() || !put.is_possible(processes)) {
-    throw MalformedArguments("the ranks in a report for finalize() are impossible");
+  if (!bytes.empty()) throw MalformedArguments("bytes follow it");
+  if (const std::optional<uint32_t> rank = put.first_impossible(processes)) {
+    throw MalformedArguments("its list of ranks of a job of " + std::to_string(processes) +
+                             " contains " + std::to_string(*rank) +
+                             (*rank < processes ? " in the wrong place" : ""));
   }
   return put;
 }
 
 // Combines the reports of a round. `said` is indexed by rank; nullopt: the process has ended, or
-// was excluded in an earlier round. Requires: is_possible(said.size()), of each report.
+// was excluded in an earlier round. Requires: no report has a first_impossible(said.size()).
 //
 // Processes that have ended are excluded. Two live processes that consider each other failed (the
 // link between them has failed) cannot both remain, or the rounds would never end: the higher rank

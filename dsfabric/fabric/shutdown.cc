@@ -47,7 +47,7 @@ absl::StatusOr<T> get_saved(const FabricJob& job, uint32_t rank, const std::stri
         error, "decoding the report of rank " + std::to_string(rank),
         make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
                    "rank " + std::to_string(rank) +
-                       " published a report for finalize() that cannot be decoded",
+                       " published a report for finalize() that cannot be decoded: " + error.what(),
                    "start the same executable in every process"));
   }
 }
@@ -74,16 +74,21 @@ ParticipationReport Shutdown::report() const {
   return {sum.begun, sum.ended, std::move(lost), lost_before_};
 }
 
-absl::Status Shutdown::report_missing(const std::string& key) {
+bool Shutdown::was_left(uint32_t rank) const {
+  return std::binary_search(result_.without.begin(), result_.without.end(), rank);
+}
+
+absl::Status Shutdown::report_missing(const std::string& key, uint32_t awaited) {
   std::string names;
   for (const uint32_t rank : job_.ranks_without(key)) {
-    names += (names.empty() ? "" : ", ") + job_.label(rank);
+    // A stopped process that an earlier round has excluded puts nothing, and delays no other.
+    if (!was_left(rank)) names += (names.empty() ? "" : ", ") + job_.label(rank);
   }
   // If calls are left, finalize() of another process may have reached its deadline first.
   const bool calls_left = result_.begun != result_.ended;
   if (names.empty() && calls_left) return calls_left_error();
   return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
-                    names.empty() ? "the other processes did not finish finalize() in time"
+                    names.empty() ? job_.label(awaited) + " did not finish finalize() in time"
                                   : names + " did not call finalize() in time",
                     calls_left
                         ? "call it in every process of the job, and flush every aggregator before"
@@ -125,16 +130,12 @@ absl::StatusOr<ParticipationResult> Shutdown::run_round(const std::string& key,
   const auto has_ended = [](const absl::Status& status) {
     return absl::IsUnavailable(status) && error_scope(status) == ErrorScope::kPeer;
   };
-  const auto was_left = [&](uint32_t rank) {
-    const auto& without = result_.without;
-    return std::binary_search(without.begin(), without.end(), rank);
-  };
   const std::string result_key = key + "/sum";
   for (uint32_t first = 0; first < job_.rank(); ++first) {
     if (was_left(first)) continue;
     auto result = wait_for<ParticipationResult>(first, result_key, deadline);
     if (result.ok()) return result;
-    if (absl::IsDeadlineExceeded(result.status())) return report_missing(key);
+    if (absl::IsDeadlineExceeded(result.status())) return report_missing(key, first);
     if (!has_ended(result.status())) return result.status();
   }
   std::vector<std::optional<ParticipationReport>> said(job_.size());
@@ -145,7 +146,7 @@ absl::StatusOr<ParticipationResult> Shutdown::run_round(const std::string& key,
     if (theirs.ok()) {
       said[rank] = *std::move(theirs);
     } else if (absl::IsDeadlineExceeded(theirs.status())) {
-      return report_missing(key);
+      return report_missing(key, rank);
     } else if (!has_ended(theirs.status())) {
       return theirs.status();
     }

@@ -47,7 +47,11 @@ class Shutdown {
                                                               Deadline deadline);
   [[nodiscard]] absl::Status lost_to_lower_ranks() const;
   [[nodiscard]] absl::Status continue_without(const std::vector<uint32_t>& ranks);
-  [[nodiscard]] absl::Status report_missing(const std::string& key);
+  // Returns true if an earlier round has excluded the process.
+  [[nodiscard]] bool was_left(uint32_t rank) const;
+  // Returns the error of a round in which process `awaited` was not heard of by the deadline. It
+  // names the processes that have put no report under `key`, or `awaited` if all have.
+  [[nodiscard]] absl::Status report_missing(const std::string& key, uint32_t awaited);
 
   FabricJob& job_;
   PeerTable& peers_;

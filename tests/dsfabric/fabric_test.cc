@@ -370,6 +370,29 @@ TEST_P(FabricTest, FinalizeRefusesAResultWithAnInvalidRank) {
       const absl::Status ended = fabric.finalize(soon());
       EXPECT_TRUE(absl::IsInvalidArgument(ended)) << ended;
       EXPECT_THAT(ended.ToString(), HasSubstr("rank 0 published a report for finalize()"));
+      EXPECT_THAT(ended.ToString(), HasSubstr("1000000000"));
+    }
+    job.meet(2);
+  });
+}
+
+// Rank 0 has put its report, but does not combine the reports.
+TEST_P(FabricTest, FinalizeNamesAProcessThatDoesNotFinishARound) {
+  LocalJobOptions options = job_of(2);
+  options.finalize = false;
+  LocalJob job(options);
+  job.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() == 0) {
+      std::string bytes;
+      save_value(bytes, internal::ParticipationReport{});
+      must(fabric.bootstrap().put("end/0", bytes));
+    }
+    job.meet(2);
+    if (fabric.rank() == 1) {
+      const absl::Status late = fabric.finalize(deadline_after(std::chrono::milliseconds(100)));
+      EXPECT_TRUE(absl::IsDeadlineExceeded(late)) << late;
+      EXPECT_THAT(late.ToString(), HasSubstr("rank 0 (on "));
+      EXPECT_THAT(late.ToString(), HasSubstr("did not finish finalize() in time"));
     }
     job.meet(2);
   });

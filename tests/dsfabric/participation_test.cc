@@ -105,6 +105,22 @@ TEST(ParticipationReports, WithImpossibleRanksAreMalformed) {
   EXPECT_TRUE(accepts<ParticipationResult>(put_bytes(ParticipationResult{5, 3, {0, 3}, true})));
 }
 
+TEST(ParticipationReports, NameTheImpossibleRank) {
+  const auto error_of = [](const std::vector<uint32_t>& lost) -> std::string {
+    const std::string bytes = put_bytes(says(5, 3, lost));
+    try {
+      static_cast<void>(
+          load_participation<ParticipationReport>(std::as_bytes(std::span(bytes)), 4));
+    } catch (const MalformedArguments& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(error_of({0, 1, 77}), "its list of ranks of a job of 4 contains 77");
+  EXPECT_EQ(error_of({0, 3, 2}), "its list of ranks of a job of 4 contains 2 in the wrong place");
+  EXPECT_EQ(error_of({0, 3}), "");
+}
+
 TEST(ParticipationReports, OfAnotherLengthAreMalformed) {
   const std::string report = put_bytes(says(5, 3, {1}, {1}));
   const std::string result = put_bytes(ParticipationResult{5, 3, {1}, true});
