@@ -376,6 +376,9 @@ class CARIAMA_BDD_EXPORT Manager {
 
   // Returns the deadline of a wait for the other processes that begins now.
   [[nodiscard]] static Deadline wait_limit(const ManagerOptions& options);
+  // Returns the result of a wait. If it is DEADLINE_EXCEEDED, adds the option to it.
+  [[nodiscard]] static absl::Status name_option(const ManagerOptions& options,
+                                                const absl::Status& result);
   // Returns the result of a wait. If it is DEADLINE_EXCEEDED, adds the option to it, and sets
   // lost_: the collective operation is still in progress, so no other one can follow.
   [[nodiscard]] absl::Status end_if_late(const absl::Status& result) const;

@@ -20,7 +20,7 @@
 namespace cariama::bdd {
 namespace {
 
-// Time in which all processes leave the job.
+// Time in which all processes leave the job, unless ManagerOptions::timeout is set.
 constexpr std::chrono::seconds kJobPatience{60};
 
 uint64_t peak_bytes() {
@@ -33,6 +33,7 @@ uint64_t peak_bytes() {
 
 // In the order of creation; destroyed in the opposite order.
 struct Job::Parts {
+  ManagerOptions options;
   std::unique_ptr<Fabric> fabric;
   std::optional<Collectives> all;
   std::unique_ptr<TaskRuntime> runtime;
@@ -52,6 +53,7 @@ bool Job::launched() {
 absl::StatusOr<std::unique_ptr<Job>> Job::create(const ManagerOptions& options, TaskModel model,
                                                  const FabricOptions& fabric_options) {
   auto parts = std::make_unique<Parts>();
+  parts->options = options;
   if (!launched()) {
     auto manager = Manager::create(options);
     if (!manager.ok()) return manager.status();
@@ -112,7 +114,10 @@ absl::Status Job::end() {
   parts_->pool.reset();
   parts_->runtime.reset();
   if (parts_->fabric == nullptr) return absl::OkStatus();
-  return parts_->fabric->finalize(deadline_after(kJobPatience));
+  const ManagerOptions& options = parts_->options;
+  const Deadline deadline = options.timeout.count() > 0 ? Manager::wait_limit(options)
+                                                        : deadline_after(kJobPatience);
+  return Manager::name_option(options, parts_->fabric->finalize(deadline));
 }
 
 }  // namespace cariama::bdd

@@ -67,7 +67,9 @@ class CARIAMA_BDD_EXPORT Job {
   [[nodiscard]] std::vector<ProcessRow> process_rows();
   // Ends the job: blocks until all processes have called end(), destroys the manager, and leaves
   // the job. Objects of type Bdd that still exist belong to no manager then (bdd.h). manager() may
-  // not be called any more. Collective. Errors: those of Fabric::finalize.
+  // not be called any more. Collective. Waits for the other processes as ~Manager does, and then at
+  // most for ManagerOptions::timeout, or 60 s if that is 0, until they leave the job. Errors: those
+  // of Fabric::finalize.
   [[nodiscard]] absl::Status end();
 
  private:

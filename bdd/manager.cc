@@ -43,16 +43,6 @@ namespace {
 // part of a large table, or to compute an operation.
 constexpr std::chrono::seconds kPatience{120};
 
-// Adds the option to the error of a wait that has ended by its deadline. Returns other results
-// unchanged.
-absl::Status name_option(const ManagerOptions& options, const absl::Status& result) {
-  if (!absl::IsDeadlineExceeded(result) || options.timeout.count() <= 0) return result;
-  return make_error(absl::StatusCode::kDeadlineExceeded, error_scope(result),
-                    std::string(result.message()),
-                    "raise ManagerOptions::timeout (cariama-bdd --timeout) if that process needs "
-                    "more time for an operation; then start the job again");
-}
-
 // A worker creates as many tasks for thieves as there are processes, but at most this number,
 // before it computes operations in its batch, which offers no tasks. The tasks that are stolen
 // first are the largest. Each step that creates a task waits for its own look-ups, so fewer are
@@ -185,6 +175,14 @@ Manager::~Manager() {
 
 Deadline Manager::wait_limit(const ManagerOptions& options) {
   return options.timeout.count() <= 0 ? kForever : deadline_after(options.timeout);
+}
+
+absl::Status Manager::name_option(const ManagerOptions& options, const absl::Status& result) {
+  if (!absl::IsDeadlineExceeded(result) || options.timeout.count() <= 0) return result;
+  return make_error(absl::StatusCode::kDeadlineExceeded, error_scope(result),
+                    std::string(result.message()),
+                    "raise ManagerOptions::timeout (cariama-bdd --timeout) if that process needs "
+                    "more time for an operation; then start the job again");
 }
 
 Engine& Manager::engine() const {

@@ -84,15 +84,19 @@ absl::Status Shutdown::report_missing(const std::string& key, uint32_t awaited) 
     // A stopped process that an earlier round has excluded puts nothing, and delays no other.
     if (!was_left(rank)) names += (names.empty() ? "" : ", ") + job_.label(rank);
   }
-  // If calls are left, finalize() of another process may have reached its deadline first.
   const bool calls_left = result_.begun != result_.ended;
-  if (names.empty() && calls_left) return calls_left_error();
+  if (names.empty()) {
+    // If calls are left, finalize() of another process may have reached its deadline first.
+    if (calls_left) return calls_left_error();
+    return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
+                      job_.label(awaited) + " did not finish finalize() in time",
+                      peer_remedy(PeerRemedy::kSilent));
+  }
+  std::string remedy =
+      "call it in every process of the job; if one is stopped, continue it with kill -CONT";
+  if (calls_left) remedy += "; flush every aggregator before";
   return make_error(absl::StatusCode::kDeadlineExceeded, ErrorScope::kPeer,
-                    names.empty() ? job_.label(awaited) + " did not finish finalize() in time"
-                                  : names + " did not call finalize() in time",
-                    calls_left
-                        ? "call it in every process of the job, and flush every aggregator before"
-                        : "call it in every process of the job");
+                    names + " did not call finalize() in time", remedy);
 }
 
 // Waits until `rank` has put a value under `key`, and returns it. With FabricOptions::lease a

@@ -164,15 +164,16 @@ TEST(StoppedDiagrams, EachStepOfACollectionEndsByTheTimeout) {
   }
 }
 
-// The processes of the job run this program with this test only.
-TEST(StoppedDiagrams, TheRowsOfAJobEndByTheTimeout) {
+// Runs `body` in rank 0 of a job whose other process has stopped itself. The processes of the job
+// run this program with the test StoppedDiagrams.`test` only.
+void run_beside_a_stopped_process(const std::string& test,
+                                  const std::function<void(std::unique_ptr<Job>&)>& body) {
   constexpr int kNoFailure = 7;
   if (!Job::launched()) {
     const absl::StatusOr<int> code =
         launch({.processes = 2,
                 .grace = std::chrono::milliseconds(500),
-                .command = {"/proc/self/exe",
-                            "--gtest_filter=StoppedDiagrams.TheRowsOfAJobEndByTheTimeout"}});
+                .command = {"/proc/self/exe", "--gtest_filter=StoppedDiagrams." + test}});
     ASSERT_TRUE(code.ok()) << code.status();
     EXPECT_EQ(*code, kNoFailure);
     return;
@@ -180,11 +181,23 @@ TEST(StoppedDiagrams, TheRowsOfAJobEndByTheTimeout) {
   auto job = Job::create(of_impatient_job(), TaskModel::kPool, {});
   ASSERT_TRUE(job.ok()) << job.status();
   if ((*job)->manager().rank() == 1) raise(SIGSTOP);
-  expect_late_operation([&] { (void)(*job)->process_rows(); }, "rank 1");
-  // No function waits for the stopped process, which the launcher kills.
-  expect_late_operation([&] { (void)(*job)->process_rows(); }, "rank 1");
+  body(*job);
   job->reset();
-  _exit(HasFailure() ? 1 : kNoFailure);
+  _exit(::testing::Test::HasFailure() ? 1 : kNoFailure);
+}
+
+TEST(StoppedDiagrams, TheRowsOfAJobEndByTheTimeout) {
+  run_beside_a_stopped_process("TheRowsOfAJobEndByTheTimeout", [](std::unique_ptr<Job>& job) {
+    expect_late_operation([&] { (void)job->process_rows(); }, "rank 1");
+    // No function waits for the stopped process, which the launcher kills.
+    expect_late_operation([&] { (void)job->process_rows(); }, "rank 1");
+  });
+}
+
+TEST(StoppedDiagrams, TheEndOfAJobEndsByTheTimeout) {
+  run_beside_a_stopped_process(
+      "TheEndOfAJobEndsByTheTimeout",
+      [](std::unique_ptr<Job>& job) { expect_late(job->end(), "rank 1"); });
 }
 
 TEST(StoppedDiagrams, ATimeoutOutOfRangeIsRefused) {
