@@ -491,11 +491,7 @@ class Search {
     next_report_ = seconds() + order_.interval;
   }
   // Records the answers to the last command.
-  void note_statistics() {
-    for (const CommandAnswer& answer : process_.answers()) {
-      if (answer.number != 0) statistics_[answer.rank] = answer.statistics;
-    }
-  }
+  void note_statistics() { process_.update(statistics_); }
 
   // Keeps the tree if its root has this position. Otherwise frees the tree and creates a new root.
   void prepare(const G& position) {

@@ -86,6 +86,12 @@ class CommandedSearch : public HostedSearch {
   }
   // Returns the answers to the last command that have arrived, by rank.
   [[nodiscard]] const std::vector<CommandAnswer>& answers() const { return answers_; }
+  // Sets those of `statistics`, by rank, whose processes have answered the last command.
+  void update(std::vector<Statistics>& statistics) const {
+    for (const CommandAnswer& answer : answers_) {
+      if (answer.number != 0) statistics[answer.rank] = answer.statistics;
+    }
+  }
   // Returns the living processes that have not answered the last command.
   [[nodiscard]] std::vector<Rank> late() {
     Host& host = derived().host();

@@ -11,7 +11,7 @@
 //
 // Cost: the owner of each node is a random thread of the job, so a rollout takes about one message
 // per level of the tree on the way down and one on the way up. Every thread has a channel to every
-// other thread.
+// other thread. After each phase rank 0 asks for the statistics: 2 (P - 1) messages.
 #ifndef CARIAMA_MCTS_PAPER_PAPER_SEARCH_H_
 #define CARIAMA_MCTS_PAPER_PAPER_SEARCH_H_
 
@@ -68,6 +68,7 @@ class PaperSearch {
     start_ = Clock::now();
     host_.end_last_search();
     tree_.command(CommandKind::kBegin, options_);
+    statistics_.assign(host_.size(), {});
     tree_.set_root(position);
     const uint64_t phase =
         uint64_t{options_.paper.rollouts_per_thread} * host_.size() * host_.threads();
@@ -107,11 +108,8 @@ class PaperSearch {
     // A rollout may complete before the call arrives that tells the parent the name of the new
     // node.
     tree_.quiesce(options_);
-    Result result = report();
-    for (const CommandAnswer& answer : tree_.command(CommandKind::kInform, options_)) {
-      result.processes.push_back(answer.statistics);
-    }
-    return result;
+    tree_.command(CommandKind::kInform, options_);
+    return report();
   }
 
   void clear() {}  // no effect: each run() starts with a new tree
@@ -128,13 +126,24 @@ class PaperSearch {
   void end_phase(uint64_t& begun) {
     begun -= tree_.end_phase();
     work_on([&] { return tree_.completed() == begun || host_.living() < host_.size(); });
+    ask();
+  }
+  // Asks all processes for their statistics: those of a process that dies in a later phase are the
+  // last ones that are known. Does not wait for the answers. Does nothing while answers are
+  // missing, because it would drop them.
+  void ask() {
+    if (!tree_.late().empty()) return;
+    tree_.update(statistics_);
+    tree_.begin_command(CommandKind::kInform, options_);
   }
   [[nodiscard]] double seconds() const {
     return std::chrono::duration<double>(Clock::now() - start_).count();
   }
   [[nodiscard]] Result report() {
     PaperNode<G>& root = tree_.root();
+    tree_.update(statistics_);
     Result result;
+    result.processes = statistics_;
     result.player = root.player;
     result.iterations = tree_.completed();
     result.seconds = seconds();
@@ -159,6 +168,7 @@ class PaperSearch {
   PaperTree<G>& tree_;
   SearchOptions options_;
   Clock::time_point start_;
+  std::vector<Statistics> statistics_;  // by rank: the last ones that are known
 };
 
 }  // namespace cariama::mcts

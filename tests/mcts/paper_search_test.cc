@@ -1,6 +1,9 @@
 // The search in the paper's design has the properties that §5.3 describes.
 #include "mcts/paper/paper_search.h"
 
+#include <signal.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <stdexcept>
 
@@ -151,6 +154,36 @@ TEST(Paper, StopsInTheMiddleOfAPhase) {
   const auto result = search.run(
       ConnectFour(), {}, &stop, [&](const auto&) { stop = true; }, 0.005);
   check(result, result.iterations);
+}
+
+// A game whose playouts end the victim after a number of playouts.
+class EndsItself : public ConnectFour {
+ public:
+  float playout(Random& random) const {
+    if (playouts_left > 0 && --playouts_left == 0) ::kill(::getpid(), SIGKILL);
+    return ConnectFour::playout(random);
+  }
+  static inline int playouts_left = 0;  // set in the victim, which has one worker
+};
+
+// A phase has 100 rollouts for each process, of 16 playouts each. A process answers the question
+// after a phase before it takes part in the next one.
+TEST(Paper, ReportsTheLastStatisticsOfAProcessThatHasDied) {
+  testing::run_with_a_victim(
+      {3, 1},
+      [](Host& host) {
+        PaperSearch<EndsItself> search(host);
+        search.options().paper.rollouts_per_thread = 100;
+        const auto result = search.run(EndsItself(), {.iterations = 10'000'000});
+        EXPECT_EQ(host.living(), 2u);
+        EXPECT_LT(result.iterations, 10'000'000u);
+        ASSERT_EQ(result.processes.size(), 3u);
+        for (const Statistics& process : result.processes) EXPECT_GT(process.completions, 0u);
+      },
+      nullptr,
+      [](Host& host) {
+        if (host.rank() == 2) EndsItself::playouts_left = 20 * 100 * 16;
+      });
 }
 
 TEST(Paper, EndsWhenItsMemoryIsFull) {
