@@ -56,6 +56,20 @@ absl::Status watch_rank_0(Fabric& fabric, const std::atomic<bool>& ending) {
       "the search ends without the process that controls it: " + std::string(sent.message()));
 }
 
+// Connects rank 0 to all other processes, to which it sends the commands of the searches: a process
+// that is stopped later does not delay a command by FabricOptions::timeout. A process that cannot
+// be reached is left out by the first search.
+void connect_rank_0(Fabric& fabric) {
+  if (fabric.rank() != 0) return;
+  for (uint32_t other = 1; other < fabric.size(); ++other) {
+    try {
+      static_cast<void>(fabric.connection(other));
+    } catch (const std::bad_alloc&) {
+      return;  // the first command connects, and reports the lack of memory
+    }
+  }
+}
+
 }  // namespace
 
 size_t new_instance_slot() {
@@ -113,6 +127,7 @@ absl::StatusOr<std::unique_ptr<Host>> Host::create(Fabric* fabric, const HostOpt
   };
   static_cast<void>(wait_until(all, kForever));
   if (!failed.ok()) return failed;
+  if (fabric != nullptr) connect_rank_0(*fabric);
   return host;
 }
 
@@ -472,7 +487,7 @@ void Host::leave_out(Rank late) {
               cariama::internal::peer_remedy(cariama::internal::PeerRemedy::kSilent));
   for (uint32_t other = 1; other < size_; ++other) {
     if (!alive(other)) continue;
-    threads_[0]->aggregators->call(id(other, 0), [late] {
+    threads_[0]->aggregators->command(id(other, 0), [late] {
       Host& host = *Host::here().host;
       if (late == host.rank_) {
         host.left_out_ = true;
@@ -519,7 +534,7 @@ void Host::end() {
   if (threads_[0]->aggregators == nullptr) return;  // create() has failed
   for (uint32_t other = 1; other < size_; ++other) {
     if (!alive(other)) continue;
-    threads_[0]->aggregators->call(id(other, 0), [] {
+    threads_[0]->aggregators->command(id(other, 0), [] {
       Host& host = *Host::here().host;
       host.ending_.store(true, std::memory_order_seq_cst);
       host.wake_workers();

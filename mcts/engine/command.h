@@ -65,8 +65,8 @@ class CommandedSearch : public HostedSearch {
     PeerAggregators* aggregators = Host::here().aggregators.get();
     for (uint32_t rank = 1; rank < host.size(); ++rank) {
       if (!host.alive(rank)) continue;
-      aggregators->call(host.id(rank, 0),
-                        [command] { Host::local_here<Derived>().on_command(command); });
+      aggregators->command(host.id(rank, 0),
+                           [command] { Host::local_here<Derived>().on_command(command); });
     }
     if (aggregators != nullptr) aggregators->flush();
     answers_[0] = obey(command);

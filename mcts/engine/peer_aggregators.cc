@@ -104,7 +104,7 @@ bool PeerAggregators::send(ThreadId thread, const OutgoingCall& call, IfLate if_
   };
   // A stopped destination grants no first chunk, so a call that may be deferred does not wait for
   // it. Later calls wait while the channel is full: this limits the memory of deferred calls.
-  const bool opens = if_late == kDeferred && !is_open(thread);
+  const bool opens = if_late != kRefused && !is_open(thread);
   CallResult sent = issue(opens ? RetryAsync : Retry);
   // Waits for the connection, or for a chunk that the channel lacks. If the destination fails, the
   // channel fails. A stopped destination does not fail; the search leaves it out.

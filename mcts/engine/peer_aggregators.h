@@ -85,6 +85,12 @@ class CARIAMA_MCTS_EXPORT PeerAggregators {
   bool answer_buffer(ThreadId thread, const F& function, std::span<const std::byte> buffer) {
     return send_buffer<kDeferred>(thread, function, buffer, [](internal::Reception&) {});
   }
+  // Like call(), for a call by which rank 0 controls the searches. Does not wait for the first chunk
+  // of the channel, which a stopped process does not grant: the call is deferred until then.
+  template <typename F>
+  bool command(ThreadId thread, const F& function) {
+    return send_call<kSentLater>(thread, function, [](internal::Reception&) {});
+  }
   // Like call() and call_buffer(), and count the call at both ends (PostCounts). The call is
   // deferred like that of answer_buffer().
   template <typename F>
@@ -133,8 +139,12 @@ class CARIAMA_MCTS_EXPORT PeerAggregators {
   // Returns true if the destination has granted chunks.
   [[nodiscard]] bool is_open(ThreadId thread);
 
-  // The action after a refusal because no chunk was granted in time.
-  enum IfLate : bool { kRefused, kDeferred };
+  // The action for a call whose channel gets no chunk in time.
+  enum IfLate : uint8_t {
+    kRefused,    // the call is not accepted
+    kSentLater,  // the first calls of the channel are deferred; a later call is not accepted
+    kDeferred,   // the call is deferred
+  };
 
   // ended: called in the destination with the Reception, after the function. It has no captures.
   template <IfLate kIfLate = kRefused, typename F, typename Ended>

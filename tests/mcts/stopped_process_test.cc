@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "mcts/search.h"
 #include "tests/dsfabric/testing/local_job.h"
+#include "tests/dtutils/testing/process_state.h"
 #include "tests/dtutils/testing/shared.h"
 #include "tests/mcts/testing/check.h"
 #include "tests/mcts/testing/search_job.h"
@@ -49,7 +50,20 @@ class StopsItself : public ConnectFour {
 // A job of three processes, of which rank 2 stops in a search.
 class StoppedProcess : public ::testing::Test {
  protected:
+  // Runs `body` in rank 0, after a search in which all processes have taken part. The victim stops
+  // in the first search of `body`.
   void run(milliseconds patience, const std::function<void(Search<StopsItself>&, Host&)>& body) {
+    run_unconnected(patience, [&](Search<StopsItself>& search, Host& host) {
+      // All workers have channels to each other before one stops: to open a channel takes the other
+      // process.
+      static_cast<void>(search.run(StopsItself(), {.iterations = 20000}));
+      board_->playouts_left = 50;
+      body(search, host);
+    });
+  }
+  // Runs `body` in rank 0, before any search.
+  void run_unconnected(milliseconds patience,
+                       const std::function<void(Search<StopsItself>&, Host&)>& body) {
     const auto before = [&](Host& host) {
       if (host.rank() != 2) return;
       board_->victim = ::getpid();
@@ -62,10 +76,6 @@ class StoppedProcess : public ::testing::Test {
       Search<StopsItself> search(host);
       search.options().placement = Placement::kRandom;
       search.options().expand_visits = 1;
-      // All workers have channels to each other before one stops: to open a channel takes the other
-      // process.
-      static_cast<void>(search.run(StopsItself(), {.iterations = 20000}));
-      board_->playouts_left = 50;
       body(search, host);
     };
     run_with_a_victim({3, 1}, in_rank_0, after, before, {.patience = patience});
@@ -128,6 +138,35 @@ TEST_F(StoppedProcess, DoesNotHoldUpASearchThatEndsByItsIterations) {
     }
     EXPECT_EQ(host.living(), 2u);
     continue_victim();
+  });
+}
+
+// No call of a search has reached the process, and it has granted no chunk for one. The patience
+// of the searches is longer than a search may take.
+TEST_F(StoppedProcess, DoesNotDelayTheResultOfTheFirstSearch) {
+  run_unconnected(HostOptions().patience, [&](Search<StopsItself>& search, Host& host) {
+    EXPECT_TRUE(wait_until([&] { return board_->victim != 0; }, soon()));
+    ASSERT_TRUE(cariama::testing::stop_process(board_->victim, soon()));
+    const auto begin = std::chrono::steady_clock::now();
+    const auto result = search.run(StopsItself(), {.seconds = 0.2});
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(7));
+    EXPECT_NE(std::ranges::count(result.late, 2u), 0);
+    EXPECT_EQ(result.moves.size(), 7u);
+    EXPECT_EQ(host.living(), 3u);
+    continue_victim();
+    EXPECT_EQ(search.run(StopsItself(), {.iterations = 5000}).iterations, 5000u);
+    EXPECT_EQ(host.living(), 3u);
+  });
+}
+
+TEST_F(StoppedProcess, IsLeftOutByASearchThatHasNotReachedIt) {
+  run_unconnected(kPatience, [&](Search<StopsItself>& search, Host& host) {
+    EXPECT_TRUE(wait_until([&] { return board_->victim != 0; }, soon()));
+    ASSERT_TRUE(cariama::testing::stop_process(board_->victim, soon()));
+    EXPECT_EQ(search.run(StopsItself(), {.iterations = 5000}).iterations, 5000u);
+    EXPECT_FALSE(host.alive(2));
+    continue_victim();
+    EXPECT_TRUE(wait_until([&] { return board_->ended.load(); }, soon()));
   });
 }
 
