@@ -159,7 +159,10 @@ class SearchEngine::SizedPaperSearch final : public SizedSearch<kWords> {
     const double before = Base::seconds_since(start);
     typename mcts::PaperSearch<Game>::Progress report;
     if (progress) {
-      report = [&](const auto& result) { progress(Base::translate(board, result, before)); };
+      report = [&](const auto& result) {
+        statistics = result.processes;
+        progress(Base::translate(board, result, before));
+      };
     }
     auto result = paper_.run(Game(board, options_.knowledge), limits_after(limits, before), &stop,
                              report, interval);

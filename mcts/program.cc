@@ -1,5 +1,7 @@
 #include "mcts/program.h"
 
+#include <signal.h>
+
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
@@ -41,6 +43,14 @@ std::optional<int> caught(const std::string& subject, const std::function<int()>
   }
   std::fprintf(stderr, "cariama: %s threw: %s\n", subject.c_str(), what.c_str());
   return std::nullopt;
+}
+
+void handle_interrupts(void (*handler)(int)) {
+  if (handler == nullptr) return;
+  struct sigaction action {};
+  action.sa_handler = handler;
+  action.sa_flags = SA_RESTART;
+  for (const int one : {SIGINT, SIGTERM}) ::sigaction(one, &action, nullptr);
 }
 
 // Returns true if a launcher has started this process as a part of a job (bootstrap.h). Then the
@@ -85,6 +95,7 @@ int Program::run(const std::function<int(Host&)>& body, const ProgramOptions& op
                                              .command = command_});
     return code.ok() ? *code : say(code.status());
   }
+  handle_interrupts(options.interrupt);
   std::unique_ptr<Fabric> fabric;
   if (!alone) {
     absl::StatusOr<std::unique_ptr<Fabric>> joined =

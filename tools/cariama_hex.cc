@@ -359,7 +359,6 @@ int analyze(const Arguments& arguments, mcts::Host& host) {
   if (!board.ok()) return failed(board.status());
   if (board->winner()) return usage("the game has ended in that position");
   SearchEngine engine(host, arguments.engine);
-  ::signal(SIGINT, interrupt);  // SIGINT ends the search, and the result is printed
   const SearchLimits limits{arguments.seconds.value_or(arguments.iterations != 0 ? 0 : 5),
                             arguments.iterations};
   const auto live = [&](const SearchReport& report) {
@@ -441,8 +440,6 @@ std::vector<ProcessLoad> loads(const mcts::Host& host, const SearchEngine& engin
 }
 
 int serve(const Arguments& arguments, mcts::Host& host) {
-  ::signal(SIGINT, interrupt);
-  ::signal(SIGTERM, interrupt);
   ::signal(SIGPIPE, SIG_IGN);
   SearchEngineOptions options = arguments.engine;
   // The queue divides a search into slices. None of them may end early.
@@ -571,14 +568,8 @@ int run(int argc, char** argv) {
   if (job == bench && arguments.seconds == 0.0 && arguments.iterations == 0) {
     return usage("bench needs --seconds above 0, or --iterations");
   }
-  if (job == analyze || job == serve) {
-    // The launcher passes a signal on to all processes. Rank 0 ends the search, and then the job.
-    arguments.program.prepare = [](mcts::Host& host) {
-      if (host.rank() == 0) return;
-      ::signal(SIGINT, SIG_IGN);
-      ::signal(SIGTERM, SIG_IGN);
-    };
-  }
+  // A signal ends the search, and the result is printed, or the server ends.
+  if (job == analyze || job == serve) arguments.program.interrupt = interrupt;
   return program.run([&](mcts::Host& host) { return job(arguments, host); }, arguments.program);
 }
 

@@ -1,13 +1,17 @@
-// Exceptions in a Program. The tests start this program as a job.
+// Exceptions and signals in a Program. The tests start this program as a job.
+#include <signal.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstdlib>
+#include <fstream>
 #include <limits>
 #include <optional>
 #include <span>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <tuple>
 
 #include "gmock/gmock.h"
@@ -73,7 +77,41 @@ struct Throwing {
   int played = 0;
 };
 
+std::atomic<int> interrupts{0};
+
+// Rank 1 gets a signal before it has joined the job: rank 0 waits for that.
+int play_interrupted(int argc, char** argv) {
+  const std::string file = std::getenv("PROGRAM_FILE");
+  const char* const rank = std::getenv("CARIAMA_RANK");  // not set in the launcher
+  std::thread sender;
+  if (rank != nullptr && std::string(rank) == "1") {
+    sender = std::thread([file] {
+      const auto handles = [] {
+        struct sigaction now {};
+        return ::sigaction(SIGINT, nullptr, &now) == 0 && now.sa_handler != SIG_DFL;
+      };
+      if (!Running::eventually(handles)) return;
+      ::kill(::getpid(), SIGINT);
+      if (Running::eventually([] { return interrupts.load() == 1; })) std::ofstream(file) << "x";
+    });
+  } else if (rank != nullptr) {
+    const auto exists = [&] { return std::ifstream(file).good(); };
+    if (!Running::eventually(exists)) return 8;
+  }
+  Program program(argc, argv);
+  const int code = program.run(
+      [](Host& host) {
+        Search<Throwing> search(host);
+        const auto result = search.run(Throwing(), {.iterations = 2000});
+        return result.iterations == 2000 && host.living() == 2 ? 0 : 9;
+      },
+      {.interrupt = [](int) { ++interrupts; }});
+  if (sender.joinable()) sender.join();
+  return code;
+}
+
 int play_role(int argc, char** argv) {
+  if (role() == "interrupted") return play_interrupted(argc, argv);
   Program program(argc, argv);
   return program.run([](Host& host) {
     if (role() == "body") throw std::runtime_error("no opening book");
@@ -146,6 +184,13 @@ TEST(ProgramExceptions, AValueOutOfRangeIsPrintedWithItsProcess) {
   EXPECT_EQ(second.wait(), 1) << "rank 0 ends its search without rank 1";
   EXPECT_THAT(second.err(), HasSubstr("the search of rank 1"));
   EXPECT_THAT(second.err(), HasSubstr(text));
+}
+
+TEST(ProgramSignals, DoNotEndARankThatHasNotJoinedTheJobYet) {
+  const std::string file = ::testing::TempDir() + "program-signals-" + std::to_string(getpid());
+  Running job("env 'PROGRAM_FILE=" + file + "' " + as_role("interrupted", 2));
+  EXPECT_EQ(job.wait(), 0) << job.err();
+  unlink(file.c_str());
 }
 
 }  // namespace
