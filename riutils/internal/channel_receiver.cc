@@ -386,8 +386,9 @@ bool ChannelReceiver::end_of_chunk(const CallHeader& header) {
   const uint32_t inserted = header.words_and_flags & CallHeader::kMaxWords;
   const uint8_t flags = header.flags();
   const bool replaced = flags == EndMarker::kReplaced;
+  const size_t stay = replaced ? 0 : ring_.size();
   if ((flags != 0 && flags != EndMarker::kShutdown && !replaced) ||
-      inserted > MessengerOptions::kMaxChunks - ring_.size() ||
+      inserted > MessengerOptions::kMaxChunks - stay ||
       (replaced && (inserted == 0 || ring_.size() != 1))) {
     break_off("an end marker is malformed");
     return false;

@@ -16,7 +16,7 @@ namespace cariama::internal {
 
 // Receiver: returns true if the receiver can execute a request of process `rank`. `threads` is the
 // number of threads of each process. `granted` is the number of chunks of the channel that the
-// request names, if the channel exists.
+// request names, if the channel exists, without a chunk that the requested ones replace.
 [[nodiscard]] bool is_possible(const ChunkRequest& request, uint32_t rank, uint32_t threads,
                                std::optional<size_t> granted);
 

@@ -217,7 +217,12 @@ ChunkAnswer IncomingCalls::try_grant(uint32_t rank, const ChunkRequest& request)
   const std::lock_guard lock(mutex_);
   const auto found = accounts_.find({rank, request.serial});
   std::optional<size_t> granted;
-  if (found != accounts_.end()) granted = found->second.memory.size();
+  if (found != accounts_.end()) {
+    // Without a small first chunk, which the requested chunks replace.
+    const std::vector<RDMAMemory>& memory = found->second.memory;
+    const bool is_small = !memory.empty() && memory.front().size() < request.chunk_bytes;
+    granted = memory.size() - (is_small ? 1 : 0);
+  }
   if (!is_possible(request, rank, fabric_.threads(), granted)) {
     return refusal(make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
                               "a request for chunks is malformed"));

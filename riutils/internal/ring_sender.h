@@ -106,8 +106,9 @@ class RingSender final : public ChannelSender {
   [[nodiscard]] absl::Status flush() override;
   [[nodiscard]] bool batch_is_old() const override;
 
-  // Moves deferred calls into chunks as far as there is room, and ends the channel if shutdown()
-  // could not. Returns true if nothing is left to do. Called by the drain thread: `transmitter_of`
+  // Moves deferred calls into chunks as far as there is room, continues the requests for the chunks
+  // of chunks_per_request that these calls began, and ends the channel if shutdown() could not.
+  // Returns true if nothing is left to do. Called by the drain thread: `transmitter_of`
   // returns a Transmitter of the calling thread; it is called only when the path is known. Blocks
   // at most for a connection to the receiver's process.
   bool drain(const std::function<Transmitter*()>& transmitter_of);

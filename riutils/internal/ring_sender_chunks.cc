@@ -302,9 +302,20 @@ void RingSender::wake_drain_thread() {
 bool RingSender::drain(const std::function<Transmitter*()>& transmitter_of) {
   const TellWaiters tell(*this);
   Lock lock(mutex_);
+  bool asked_again = false;
   for (;;) {
     const bool opens = state_ == ChannelState::kOpening && !backlog_.empty();
     if (!opens && state_ != ChannelState::kBacklogged && state_ != ChannelState::kClosing) {
+      // The first grant may have had room for all deferred calls. The requests for the other chunks
+      // of chunks_per_request go on. Once only: without descriptors the last answer is not taken
+      // now.
+      if (state_ == ChannelState::kOpen && chunks_.lacks_first() && !asked_again) {
+        asked_again = true;
+        const absl::StatusOr<bool> granted = poll_requests(lock, 0);
+        if (granted.ok() && !*granted) return false;
+        if (absl::IsUnavailable(granted.status())) fail(granted.status());
+        continue;  // a call may have been deferred meanwhile
+      }
       drain_requested_ = false;
       return true;
     }

@@ -65,6 +65,10 @@ class SenderChunks {
   [[nodiscard]] uint32_t wanted() const { return wanted_; }
   // Returns true if as many chunks were granted as are wanted.
   [[nodiscard]] bool has_wanted() const { return granted() >= wanted_; }
+  // Returns true if more chunks are wanted, and fewer than chunks_per_request were granted.
+  [[nodiscard]] bool lacks_first() const {
+    return !has_wanted() && lasting() < options_.chunks_per_request;
+  }
   // Returns the next request: for the missing chunks, at least one.
   [[nodiscard]] Request next_request() const;
   // Allocates memory for a grant of `count` chunks: take() and end_chunk() then allocate none.

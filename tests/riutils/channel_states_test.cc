@@ -164,6 +164,44 @@ TEST_P(ChannelStates, ADeferredCallDoesNotWaitForTheFirstGrant) {
   expect_all_run();
 }
 
+// The grants come one at a time, and the first one has room for the call.
+TEST_P(ChannelStates, ADeferredFirstCallObtainsAllRequestedChunks) {
+  constexpr uint32_t kChunks = 40;
+  ChannelRig rig(GetParam(), small_chunks(kChunks, kChunks));
+  rig.most_per_grant = 16;
+  rig.on_obtain = [&] { rig.grants_late = !rig.grants_late; };
+  ASSERT_TRUE(send(rig, kDefer).ok());
+  EXPECT_EQ(rig.granted, 0u);
+  for (int i = 0; i < 100'000 && rig.drain_wanted; ++i) {
+    rig.drain();
+    rig.receive();
+  }
+  EXPECT_FALSE(rig.drain_wanted);
+  EXPECT_EQ(rig.granted, kChunks);
+  EXPECT_EQ(rig.waits, 0u);
+  ASSERT_TRUE(rig.receive_all());
+  expect_all_run();
+}
+
+// The receiver refuses further chunks: the channel works with those that it has.
+TEST_P(ChannelStates, ADeferredFirstCallDoesNotNeedAllRequestedChunks) {
+  ChannelRig rig(GetParam(), small_chunks(40, 40));
+  rig.most_per_grant = 16;
+  rig.grants_left = 20;
+  rig.on_obtain = [&] { rig.grants_late = !rig.grants_late; };
+  ASSERT_TRUE(send(rig, kDefer).ok());
+  for (int i = 0; i < 100'000 && rig.drain_wanted; ++i) {
+    rig.drain();
+    rig.receive();
+  }
+  EXPECT_FALSE(rig.drain_wanted);
+  EXPECT_EQ(rig.granted, 20u);
+  EXPECT_EQ(rig.sender().state(), ChannelState::kOpen);
+  ASSERT_TRUE(send(rig, kWait).ok());
+  ASSERT_TRUE(rig.receive_all());
+  expect_all_run();
+}
+
 // Fail and Retry wait for a grant no longer than the timeout. The late grant is used by a later
 // call.
 TEST_P(ChannelStates, OtherCallsWaitForAGrantUntilTheTimeout) {

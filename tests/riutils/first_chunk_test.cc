@@ -133,6 +133,17 @@ TEST_P(FirstChunk, IsReplacedByAsManyChunksAsARequestHas) {
   }
 }
 
+TEST_P(FirstChunk, IsReplacedByAsManyChunksAsAChannelMayHave) {
+  constexpr uint32_t kMost = MessengerOptions::kMaxChunks;
+  ChannelRig rig(GetParam(), options(kMost, kMost));
+  rig.most_per_grant = 16;
+  while (rig.granted <= 1) ASSERT_TRUE(send(rig, kWait).ok());
+  EXPECT_EQ(rig.granted, 1 + kMost);
+  for (int i = 0; i < 100; ++i) ASSERT_TRUE(send(rig, kWait).ok());
+  expect_all_run(rig);
+  expect_full_ring(rig, kMost);
+}
+
 TEST_P(FirstChunk, IsReplacedWhereTheRingHasOneChunkAtMost) {
   ChannelRig rig(GetParam(), options(1, 1));
   for (int i = 0; i < 300; ++i) ASSERT_TRUE(send(rig, i % 3 == 0 ? kDefer : kWait).ok());
@@ -284,7 +295,9 @@ TEST(HostileReplacement, EndsTheChannel) {
        {Marker{0, kReplaced, 1, "malformed"}, Marker{1, kReplaced, 1, "not granted"},
         Marker{1, kReplaced, 2, "malformed"},
         Marker{1, kReplaced | internal::EndMarker::kShutdown, 1, "malformed"},
-        Marker{MessengerOptions::kMaxChunks, kReplaced, 1, "malformed"}}) {
+        Marker{MessengerOptions::kMaxChunks, 0, 1, "malformed"},
+        Marker{MessengerOptions::kMaxChunks, kReplaced, 1, "not granted"},
+        Marker{MessengerOptions::kMaxChunks + 1, kReplaced, 1, "malformed"}}) {
     SCOPED_TRACE(marker.inserted + 1000 * marker.flags);
     ChannelRig rig({testing::RigTransport::kShm, 1, Arrival::kMapped},
                    {.first_chunk_bytes = kFull,
@@ -367,6 +380,32 @@ TEST_P(FirstChunkInAJob, CountsInTheReceiver) {
       EXPECT_EQ(messenger->shutdown(soon()), absl::OkStatus());
     }
   });
+}
+
+// The receiver still has the small chunk when it grants the last of the larger ones.
+TEST_P(FirstChunkInAJob, IsReplacedByAsManyChunksAsAChannelMayHave) {
+  static std::atomic<uint64_t> ran;
+  ran = 0;
+  constexpr uint64_t kCalls = 200;
+  LocalJob local(testing::job_on(GetParam()));
+  local.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() == 1) {
+      EXPECT_TRUE(fabric.wait([] { return ran.load() == kCalls; }, soon()));
+      return;
+    }
+    MessengerOptions options;
+    options.arrival = GetParam().arrival;
+    options.first_chunk_bytes = kSmall;
+    options.chunk_bytes = kFull;
+    options.chunks_per_request = options.max_chunks = MessengerOptions::kMaxChunks;
+    RDMAMessenger messenger(*fabric.this_thread(), 1, options);
+    for (uint64_t i = 0; i < kCalls; ++i) {
+      ASSERT_EQ(messenger.call([] { ++ran; }).status(), absl::OkStatus());
+    }
+    EXPECT_EQ(messenger.shutdown(soon()), absl::OkStatus());
+    EXPECT_EQ(messenger.statistics().chunks, 1 + uint64_t{MessengerOptions::kMaxChunks});
+  });
+  EXPECT_EQ(ran.load(), kCalls);
 }
 
 // A channel that returns its chunks begins with a small one again.

@@ -138,6 +138,28 @@ TEST_P(Messenger, AnyNumberOfChunksMayBeRequested) {
   }
 }
 
+// The first grant has room for the deferred call, and fewer chunks than were requested.
+TEST_P(MessengerInThreads, ADeferredFirstCallObtainsAllRequestedChunks) {
+  constexpr uint32_t kChunks = 40;
+  std::vector<Tally> run(1);
+  tallies = &run;
+  LocalJob local(job(2));
+  local.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() == 1) {
+      EXPECT_TRUE(fabric.wait([&] { return run[0].count.load() == 1; }, soon()));
+      return;
+    }
+    MessengerOptions options = small();
+    options.chunk_bytes = MessengerOptions::kMinChunkBytes;
+    options.chunks_per_request = options.max_chunks = kChunks;
+    RDMAMessenger messenger(*fabric.this_thread(), 1, options);
+    ASSERT_TRUE(messenger.call<RetryAsync>([] { note(0, 0); }));
+    EXPECT_TRUE(wait_until([&] { return messenger.statistics().chunks == kChunks; }, soon()));
+    EXPECT_EQ(messenger.shutdown(soon()), absl::OkStatus());
+  });
+  EXPECT_EQ(run[0].count.load(), 1u);
+}
+
 // If the receiver has memory for some of the requested chunks, the channel works with those.
 TEST_P(Messenger, AReceiverGrantsTheChunksThatItHasMemoryFor) {
   constexpr uint64_t kCalls = 400;
