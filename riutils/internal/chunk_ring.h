@@ -134,7 +134,10 @@ class ChunkRing {
 
   [[nodiscard]] size_t size() const { return chunks_.size(); }
   [[nodiscard]] const Chunk& current() const { return chunks_[current_]; }
-  [[nodiscard]] const Chunk& next() const { return chunks_[(current_ + 1) % chunks_.size()]; }
+  // Returns the chunk that is `distance` places behind the current one.
+  [[nodiscard]] const Chunk& behind(size_t distance) const {
+    return chunks_[(current_ + distance) % chunks_.size()];
+  }
   // Returns the number of chunks that were ended so far.
   [[nodiscard]] uint64_t ended() const { return ended_; }
   // Returns the value of ended() after the last replace_chunk(), or 0. The chunks that were ended

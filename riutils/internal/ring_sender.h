@@ -220,7 +220,7 @@ class RingSender final : public ChannelSender {
   // Returns kDone if the chunk to be opened next is free, else kFull, kTransfers or kFailed.
   [[nodiscard]] Progress find_free_chunk(Transmitter* transmitter);
   // Updates consumed_. Returns kDone, kTransfers or kFailed.
-  [[nodiscard]] Progress count_consumed(Transmitter* transmitter, const ChannelLink::Chunk& next);
+  [[nodiscard]] Progress count_consumed(Transmitter* transmitter);
   // Ends the current chunk, if one is open, and opens the next one. Returns kDone if it is open.
   // After kFull and kTransfers the current chunk may have been ended. `bytes`: length of the call
   // that needs room.

@@ -156,10 +156,9 @@ absl::Status RingSender::await_chunks(Lock& lock, uint64_t bytes) {
 
 // ---- Chunks -------------------------------------------------------------------------------------
 
-RingSender::Progress RingSender::count_consumed(Transmitter* transmitter,
-                                                const ChannelLink::Chunk& next) {
+RingSender::Progress RingSender::count_consumed(Transmitter* transmitter) {
   const absl::StatusOr<bool> updated =
-      consumed_.update(transmitter, *path_, next, chunks_.ring().ended(), peer_);
+      consumed_.update(transmitter, *path_, chunks_.ring(), chunks_.is_open() ? 1 : 0, peer_);
   if (!updated.ok()) {
     fail(updated.status());
     return Progress::kFailed;
@@ -183,8 +182,7 @@ RingSender::Progress RingSender::find_free_chunk(Transmitter* transmitter) {
     return begun - std::max(consumed_.value(), ring.replaced()) < ring.size();
   };
   if (has_free()) return Progress::kDone;
-  const Progress counted =
-      count_consumed(transmitter, chunks_.is_open() ? ring.next() : ring.current());
+  const Progress counted = count_consumed(transmitter);
   if (counted != Progress::kDone) return counted;
   return has_free() ? Progress::kDone : Progress::kFull;
 }

@@ -9,6 +9,12 @@
 #include "dtutils/error.h"
 
 namespace cariama::internal {
+namespace {
+
+// The place in the channel's control memory to which a READ of a count goes.
+constexpr uint64_t kScratch = sizeof(ChannelControl);
+
+}  // namespace
 
 SenderChunks::SenderChunks(const MessengerOptions& options)
     : options_(options),
@@ -84,37 +90,59 @@ absl::Status malformed_data(const std::string& peer) {
                     "stores outside of their objects, and use a new messenger");
 }
 
+absl::Status ConsumedCount::read(Transmitter& transmitter, const ChannelLink::Path& path,
+                                 const ChannelLink::Chunk& chunk) {
+  read_.reset();
+  absl::Status begun = transmitter.read(
+      *path.control, kScratch, sizeof(uint64_t),
+      chunk.remote.slice(offsetof(ChunkHeader, chunks), sizeof(uint64_t)), &read_);
+  if (!begun.ok()) return begun;
+  reading_ = true;  // not before: read() may throw (no memory)
+  ++pulls_;
+  return absl::OkStatus();
+}
+
 absl::StatusOr<bool> ConsumedCount::update(Transmitter* transmitter, const ChannelLink::Path& path,
-                                           const ChannelLink::Chunk& next, uint64_t ended,
+                                           const ChunkRing<ChannelLink::Chunk>& ring, size_t next,
                                            const std::string& peer) {
   uint64_t consumed = control_of(path).consumed_chunks.load(std::memory_order_acquire);
   if (consumed == ChannelControl::kBroken) [[unlikely]] {
     return malformed_data(peer);
   }
-  if (path.consumption == Consumption::kPull && next.mapped != nullptr) {
+  // Ignore a count that is not possible: the peer wrote it.
+  const auto take = [&] {
+    const bool is_newer = consumed > value_ && consumed <= ring.ended();
+    if (is_newer) value_ = consumed;
+    return is_newer;
+  };
+  if (path.consumption != Consumption::kPull) {
+    static_cast<void>(take());
+    return true;
+  }
+  if (std::byte* const mapped = ring.behind(next).mapped; mapped != nullptr) {
     ++pulls_;
-    auto* const header = reinterpret_cast<ChunkHeader*>(next.mapped);
+    auto* const header = reinterpret_cast<ChunkHeader*>(mapped);
     consumed = std::atomic_ref(header->chunks).load(std::memory_order_acquire);
-  } else if (path.consumption == Consumption::kPull) {
-    constexpr uint64_t kScratch = sizeof(ChannelControl);
+    static_cast<void>(take());
+    return true;
+  }
+  while (true) {
     if (!reading_) {
-      read_.reset();
-      absl::Status begun = transmitter->read(
-          *path.control, kScratch, sizeof consumed,
-          next.remote.slice(offsetof(ChunkHeader, chunks), sizeof consumed), &read_);
+      const size_t last = ring.size() - 1;
+      read_ahead_ = std::min(ahead_, last - std::min(next, last));
+      absl::Status begun = read(*transmitter, path, ring.behind(next + read_ahead_));
       if (!begun.ok()) return begun;
-      reading_ = true;  // not before: read() may throw (no memory)
-      ++pulls_;
     }
     transmitter->queue().progress();
     if (!read_.done()) return false;
     reading_ = false;
-    if (absl::Status read = read_.status(); !read.ok()) return read;
+    if (absl::Status ended = read_.status(); !ended.ok()) return ended;
     std::memcpy(&consumed, path.control->get_buffer() + kScratch, sizeof consumed);
+    const bool found = take();
+    const bool was_next = read_ahead_ == 0;
+    ahead_ = found ? 2 * read_ahead_ + 1 : 0;
+    if (found || was_next) return true;
   }
-  // Ignore a count that is not possible: the peer wrote it.
-  if (consumed > value_ && consumed <= ended) value_ = consumed;
-  return true;
 }
 
 void ConsumedCount::wait(Transmitter& transmitter) {

@@ -112,12 +112,17 @@ class SenderChunks {
 class ConsumedCount {
  public:
   [[nodiscard]] uint64_t value() const { return value_; }
-  // Sets the value from the receiver's count. With Consumption::kPull the count is in the header of
-  // `next`, the chunk to be opened next, and is READ from there if it is not mapped. Returns false
-  // while that READ is in flight. `ended`: number of ended chunks. `peer` names the receiver.
+  // Sets the value from the receiver's count. With Consumption::kPull the header of each chunk
+  // contains the count at the time when the receiver consumed that chunk, and is READ if it is not
+  // mapped. Returns false while a READ is in flight. `next`: the place of the chunk to be opened
+  // next behind the current one. `peer` names the receiver.
+  // The header of the next chunk tells only that this chunk was consumed. So the READ goes to a
+  // chunk that was ended later: twice as far after each READ that has found a consumed chunk, and
+  // again to the next chunk after one that has not. The number of READs for a ring that the
+  // receiver has consumed grows with the logarithm of its chunks.
   // Errors: INTERNAL (the receiver found malformed data), those of the transfer.
   [[nodiscard]] absl::StatusOr<bool> update(Transmitter* transmitter, const ChannelLink::Path& path,
-                                            const ChannelLink::Chunk& next, uint64_t ended,
+                                            const ChunkRing<ChannelLink::Chunk>& ring, size_t next,
                                             const std::string& peer);
   // Returns true while a READ is in flight.
   [[nodiscard]] bool is_reading() const { return reading_ && !read_.done(); }
@@ -127,9 +132,15 @@ class ConsumedCount {
   [[nodiscard]] uint64_t pulls() const { return pulls_; }
 
  private:
+  // Begins the READ of the header of `chunk`.
+  [[nodiscard]] absl::Status read(Transmitter& transmitter, const ChannelLink::Path& path,
+                                  const ChannelLink::Chunk& chunk);
+
   uint64_t value_ = 0;
   Synchronizer read_{0};
   bool reading_ = false;
+  size_t ahead_ = 0;       // places behind the next chunk, of the next READ
+  size_t read_ahead_ = 0;  // of the READ in flight
   uint64_t pulls_ = 0;
 };
 

@@ -202,6 +202,26 @@ TEST_P(ChannelStates, ADeferredFirstCallDoesNotNeedAllRequestedChunks) {
   expect_all_run();
 }
 
+// The receiver consumes all ended chunks before the sender needs one of them. With a READ for each
+// chunk there would be 188.
+TEST_P(ChannelStates, FewReadsTellThatARingIsConsumed) {
+  if (GetParam().arrival == Arrival::kMapped) return;  // the sender loads the count
+  constexpr uint32_t kChunks = 64;
+  MessengerOptions options = small_chunks(kChunks, kChunks);
+  options.consumption = Consumption::kPull;
+  ChannelRig rig(GetParam(), options);
+  for (int lap = 0; lap < 4; ++lap) {
+    // The last chunk of a lap stays open until the next one.
+    for (uint32_t i = 0; i < kChunks - 1; ++i) fill_a_chunk(rig);
+    ASSERT_TRUE(rig.receive_all());
+  }
+  expect_all_run();
+  const MessengerStatistics counts = rig.sender().statistics();
+  EXPECT_GT(counts.chunks_filled, 3 * kChunks);
+  EXPECT_GT(counts.pulls, 0u);
+  EXPECT_LE(counts.pulls, 80u);
+}
+
 // Fail and Retry wait for a grant no longer than the timeout. The late grant is used by a later
 // call.
 TEST_P(ChannelStates, OtherCallsWaitForAGrantUntilTheTimeout) {
