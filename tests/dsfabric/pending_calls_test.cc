@@ -86,6 +86,20 @@ TEST_F(PendingCallsTest, CallsOfAChannelAreTakenOnce) {
   EXPECT_NE(calls_.take(later, 3), nullptr);
 }
 
+// A call that is added while a failure is reported may be answered. The first one added gets the
+// entry of the call that was taken, the second one an entry behind it.
+TEST_F(PendingCallsTest, CallsThatAreAddedDuringASearchAreNotTaken) {
+  static_cast<void>(add(3));
+  static_cast<void>(add(4));
+  PendingCalls::Cursor from;
+  EXPECT_NE(calls_.take_failed(3, from), nullptr);
+  const uint64_t first = add(3);
+  const uint64_t second = add(3);
+  EXPECT_EQ(calls_.take_failed(3, from), nullptr);
+  EXPECT_NE(calls_.take(first, 3), nullptr);
+  EXPECT_NE(calls_.take(second, 3), nullptr);
+}
+
 TEST_F(PendingCallsTest, HandlesAreNotUsedTwice) {
   std::set<uint64_t> seen;
   for (int i = 0; i < 1000; ++i) {

@@ -1,19 +1,26 @@
 // Receivers that find no memory to report the end of a call: no call runs twice, and each end is
 // reported once. In every arrival mode on every transport that supports it. Senders whose transport
-// finds no memory for a transfer: no call is lost, and the channel goes on.
+// finds no memory for a transfer: no call is lost, and the channel goes on. A process that finds no
+// memory while it reports the failure of another one.
 #include <atomic>
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <new>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
+#include "dsfabric/completions.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/fault/fault_device.h"
 #include "dtutils/wait.h"
 #include "gtest/gtest.h"
+#include "riutils/call.h"
 #include "riutils/messenger.h"
 #include "tests/dsfabric/testing/local_job.h"
 #include "tests/dtutils/contract/harness.h"
+#include "tests/dtutils/testing/fail_allocation.h"
 #include "tests/riutils/testing/channel_rig.h"
 
 namespace cariama {
@@ -168,6 +175,58 @@ TEST(NoMemoryInAJob, AnIdleReceiverGoesOn) {
                                     testing::soon()));
     faults->deny_memory(0);
     must(call(fabric, 1, [] { finished = true; }));
+  });
+}
+
+// The call of rank 0 ends by the failure of rank 2, in the service thread. The callback of the call
+// makes the next allocation of this thread fail, with which the failure would be passed on to the
+// channels. The rest of the report is repeated: rank 1, which is not connected to rank 2, hears of
+// the failure from rank 0.
+TEST(FailuresWithoutMemory, AreReportedWhenThereIsMemory) {
+  CARIAMA_SKIP_WITHOUT_FAILING_ALLOCATIONS();
+  testing::LocalJobOptions options{.processes = 3,
+                                   .transport = testing::transport_case("fault_shm")};
+  options.faults = [](uint64_t seed) {
+    FaultOptions faults;
+    faults.seed = seed;
+    return faults;
+  };
+  options.fabric.heartbeat = std::chrono::milliseconds(20);
+  options.finalize = false;
+  testing::LocalJob job(options);
+  static std::atomic<const size_t*> failing;  // that of the service thread
+  static std::atomic<bool> told;
+  failing = nullptr;
+  told = false;
+  job.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() == 1) {
+      EXPECT_TRUE(wait_until([&] { return absl::IsUnavailable(fabric.peer_status(2)); },
+                             testing::soon()));
+      told = true;
+      return;
+    }
+    if (fabric.rank() == 2) {
+      // Runs no calls, so that the call of rank 0 waits.
+      EXPECT_TRUE(wait_until([] { return told.load(); }, testing::soon()));
+      return;
+    }
+    RDMAMessenger messenger(*fabric.this_thread(), 1);
+    testing::must(messenger.setup());
+    // The callback of a thread that is no worker runs in the thread that ends the call.
+    std::thread([&] {
+      testing::must(call(
+          fabric, fabric.thread_of(2), [] {}, on_consumed([](const absl::Status& lost) {
+            EXPECT_TRUE(absl::IsUnavailable(lost)) << lost;
+            failing = &testing::failing_bytes;
+            testing::failing_bytes = 1;
+          })));
+    }).join();
+    job.faults(0)->lose_peer(fabric.label(2));
+    // Does not poll: the service thread detects the failure.
+    EXPECT_TRUE(wait_until([] { return told.load(); }, testing::soon()));
+    ASSERT_NE(failing.load(), nullptr);
+    EXPECT_EQ(*failing.load(), 0u) << "no allocation has failed";
+    EXPECT_EQ(messenger.shutdown(testing::soon()), absl::OkStatus());
   });
 }
 
