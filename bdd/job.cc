@@ -115,8 +115,8 @@ absl::Status Job::end() {
   parts_->runtime.reset();
   if (parts_->fabric == nullptr) return absl::OkStatus();
   const ManagerOptions& options = parts_->options;
-  const Deadline deadline = options.timeout.count() > 0 ? Manager::wait_limit(options)
-                                                        : deadline_after(kJobPatience);
+  const Deadline deadline =
+      options.timeout.count() > 0 ? Manager::wait_limit(options) : deadline_after(kJobPatience);
   return Manager::name_option(options, parts_->fabric->finalize(deadline));
 }
 

@@ -133,8 +133,9 @@ class CARIAMA_MCTS_EXPORT Host {
   // outlives the host and that no thread has called Fabric::init_thread. (If threads had contexts
   // that ended, a barrier is needed between create() in all processes and the first search: a call
   // of the search that a thread runs without a host does nothing, and the search waits for it.)
-  // Rank 0 connects to all other processes, which takes at most FabricOptions::timeout for each that
-  // does not answer. Errors: those of Fabric::init_thread, and INVALID_ARGUMENT for zero threads.
+  // Rank 0 connects to all other processes, which takes at most FabricOptions::timeout for each one
+  // that does not answer. Errors: those of Fabric::init_thread, and INVALID_ARGUMENT for zero
+  // threads.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Host>> create(
       Fabric* fabric, const HostOptions& options = {});
   // Ends the workers and closes their channels; blocks until both are done. Requires: the calling

@@ -32,11 +32,11 @@ struct ProgramOptions {
   // 0: only the end of a process counts, and the searches leave out a stopped process.
   std::chrono::milliseconds lease{0};
   std::chrono::milliseconds patience = HostOptions().patience;  // HostOptions::patience
-  // If set: handles SIGINT and SIGTERM in each process of the job, from the begin of run() on, before
-  // the process joins the job. The launcher passes both signals on to all processes. So the handler
-  // only sets a flag that `body` reads: rank 0 ends the search, and then the job. Otherwise the
-  // signals keep their actions, and end each process. A system call that a signal interrupts goes
-  // on (SA_RESTART). run() does not restore the actions.
+  // If set: handles SIGINT and SIGTERM in each process of the job from the begin of run() on, so
+  // also before the process has joined the job. The launcher passes both signals on to all
+  // processes. So the handler only sets a flag that `body` reads: rank 0 ends the search, and then
+  // the job. If not set: the signals keep their actions, by default the end of each process. A
+  // system call that a signal interrupts goes on (SA_RESTART). run() does not restore the actions.
   void (*interrupt)(int) = nullptr;
   // Called in each process before `body` or Host::serve(), by the thread that runs these. For
   // provide_evaluator() (evaluator.h). An exception has the effect of one of `body`, or of one of

@@ -85,8 +85,8 @@ class CARIAMA_MCTS_EXPORT PeerAggregators {
   bool answer_buffer(ThreadId thread, const F& function, std::span<const std::byte> buffer) {
     return send_buffer<kDeferred>(thread, function, buffer, [](internal::Reception&) {});
   }
-  // Like call(), for a call by which rank 0 controls the searches. Does not wait for the first chunk
-  // of the channel, which a stopped process does not grant: the call is deferred until then.
+  // Like call(), for a call by which rank 0 controls the searches. Does not wait for the first
+  // chunk of the channel, which a stopped process does not grant: the call is deferred until then.
   template <typename F>
   bool command(ThreadId thread, const F& function) {
     return send_call<kSentLater>(thread, function, [](internal::Reception&) {});

@@ -90,12 +90,12 @@ absl::Status malformed_data(const std::string& peer) {
                     "stores outside of their objects, and use a new messenger");
 }
 
-absl::Status ConsumedCount::read(Transmitter& transmitter, const ChannelLink::Path& path,
-                                 const ChannelLink::Chunk& chunk) {
+absl::Status ConsumedCount::begin_read(Transmitter& transmitter, const ChannelLink::Path& path,
+                                       const ChannelLink::Chunk& chunk) {
   read_.reset();
-  absl::Status begun = transmitter.read(
-      *path.control, kScratch, sizeof(uint64_t),
-      chunk.remote.slice(offsetof(ChunkHeader, chunks), sizeof(uint64_t)), &read_);
+  absl::Status begun =
+      transmitter.read(*path.control, kScratch, sizeof(uint64_t),
+                       chunk.remote.slice(offsetof(ChunkHeader, chunks), sizeof(uint64_t)), &read_);
   if (!begun.ok()) return begun;
   reading_ = true;  // not before: read() may throw (no memory)
   ++pulls_;
@@ -126,11 +126,12 @@ absl::StatusOr<bool> ConsumedCount::update(Transmitter* transmitter, const Chann
     static_cast<void>(take());
     return true;
   }
-  while (true) {
+  bool found = false;
+  do {
     if (!reading_) {
       const size_t last = ring.size() - 1;
       read_ahead_ = std::min(ahead_, last - std::min(next, last));
-      absl::Status begun = read(*transmitter, path, ring.behind(next + read_ahead_));
+      absl::Status begun = begin_read(*transmitter, path, ring.behind(next + read_ahead_));
       if (!begun.ok()) return begun;
     }
     transmitter->queue().progress();
@@ -138,11 +139,10 @@ absl::StatusOr<bool> ConsumedCount::update(Transmitter* transmitter, const Chann
     reading_ = false;
     if (absl::Status ended = read_.status(); !ended.ok()) return ended;
     std::memcpy(&consumed, path.control->get_buffer() + kScratch, sizeof consumed);
-    const bool found = take();
-    const bool was_next = read_ahead_ == 0;
+    found = take();
     ahead_ = found ? 2 * read_ahead_ + 1 : 0;
-    if (found || was_next) return true;
-  }
+  } while (!found && read_ahead_ != 0);
+  return true;
 }
 
 void ConsumedCount::wait(Transmitter& transmitter) {

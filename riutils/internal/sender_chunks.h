@@ -133,8 +133,8 @@ class ConsumedCount {
 
  private:
   // Begins the READ of the header of `chunk`.
-  [[nodiscard]] absl::Status read(Transmitter& transmitter, const ChannelLink::Path& path,
-                                  const ChannelLink::Chunk& chunk);
+  [[nodiscard]] absl::Status begin_read(Transmitter& transmitter, const ChannelLink::Path& path,
+                                        const ChannelLink::Chunk& chunk);
 
   uint64_t value_ = 0;
   Synchronizer read_{0};

@@ -195,9 +195,9 @@ TEST(StoppedDiagrams, TheRowsOfAJobEndByTheTimeout) {
 }
 
 TEST(StoppedDiagrams, TheEndOfAJobEndsByTheTimeout) {
-  run_beside_a_stopped_process(
-      "TheEndOfAJobEndsByTheTimeout",
-      [](std::unique_ptr<Job>& job) { expect_late(job->end(), "rank 1"); });
+  run_beside_a_stopped_process("TheEndOfAJobEndsByTheTimeout", [](std::unique_ptr<Job>& job) {
+    expect_late(job->end(), "rank 1");
+  });
 }
 
 TEST(StoppedDiagrams, ATimeoutOutOfRangeIsRefused) {

@@ -200,8 +200,8 @@ TEST(FailuresWithoutMemory, AreReportedWhenThereIsMemory) {
   told = false;
   job.run([&](Fabric& fabric, uint32_t) {
     if (fabric.rank() == 1) {
-      EXPECT_TRUE(wait_until([&] { return absl::IsUnavailable(fabric.peer_status(2)); },
-                             testing::soon()));
+      EXPECT_TRUE(
+          wait_until([&] { return absl::IsUnavailable(fabric.peer_status(2)); }, testing::soon()));
       told = true;
       return;
     }
