@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "gtest/gtest.h"
+#include "tests/dtutils/contract/harness.h"
 #include "tests/riutils/testing/channel_rig.h"
 
 namespace cariama {

@@ -25,6 +25,7 @@ using testing::Bytes;
 using testing::ChannelCase;
 using testing::ChannelRig;
 using testing::LocalJob;
+using testing::must;
 using testing::RigOptions;
 using testing::soon;
 
