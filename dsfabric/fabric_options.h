@@ -39,7 +39,7 @@ enum class QueuePairSharing : uint8_t {
 
 // Options, all with defaults. Sizes in bytes.
 struct FabricOptions {
-  // Limit of `threads`, `helper_threads` and `queue_pairs`.
+  // Limit of `threads`, `helper_threads`, `queue_pairs` and `receive_units`.
   static constexpr uint32_t kMaxPerProcess = 1u << 16;
 
   // Long-lived threads per process, from 1 to kMaxPerProcess, and less than 2^32 in the job.
@@ -60,13 +60,22 @@ struct FabricOptions {
   // threads can share one.
   QueuePairSharing queue_pair_sharing = QueuePairSharing::kProcess;
   uint32_t queue_pairs = 1;  // from 1 to kMaxPerProcess
-  // Send-based calls: receive_units, at least 1, is the number of messages that a sender may have
-  // in flight on one connection; receive_unit_bytes, a multiple of 8 of at least 256, is the
-  // maximum length of a message with its headers of 16 bytes (40 with an object for `consumed`). A
-  // connection takes receive_units * receive_unit_bytes at each end, and the same again for its
-  // outgoing messages.
+  // Send-based calls: receive_units, from 1 to kMaxPerProcess, is the largest number of messages
+  // that a sender may have in flight on one connection; receive_unit_bytes, a multiple of 8 of at
+  // least 256, is the maximum length of a message with its headers of 16 bytes (40 with an object
+  // for `consumed`). A message in flight takes a unit of this size at each end.
   uint32_t receive_units = 16;
   uint32_t receive_unit_bytes = 4096;
+  // Memory of the receive units of a process: each connection has reserved_units (at least 1; at
+  // most receive_units are used) from its creation to its end. While messages arrive it takes more,
+  // as long as all connections together have at most shared_unit_bytes of these. So the memory is
+  // at most connections * reserved_units * receive_unit_bytes + shared_unit_bytes. A connection
+  // without further units works with its reserved ones: its sender waits more often.
+  uint32_t reserved_units = 4;  // 2 of them return their credits by one WRITE
+  uint64_t shared_unit_bytes = uint64_t{4} << 20;
+  // A sender that has sent no message on a connection for this time returns the units that are not
+  // reserved. Checked at each heartbeat.
+  std::chrono::milliseconds return_units_after{10'000};
   uint32_t send_depth = 256;  // operations in flight on a connection, at least 2
   // Limit per process of the calls that are deferred because their receivers have no room. Beyond
   // it a call that would be deferred is refused.

@@ -17,6 +17,8 @@ struct FabricStatistics {
   uint64_t credit_waits = 0;  // times that a sender found no credit
   uint64_t deferred = 0;      // messages that were deferred
   uint64_t connections = 0;
+  // Bytes of the receive units of all connections (FabricOptions::reserved_units).
+  uint64_t receive_bytes = 0;
   // Processes of which this process has a record: those that it has connected to or tried to, that
   // have offered a connection to it, and that it considers failed.
   uint64_t peer_records = 0;

@@ -113,21 +113,22 @@ FabricJob::FabricJob(const FabricOptions& options, std::unique_ptr<Bootstrap> bo
 absl::StatusOr<std::unique_ptr<FabricJob>> FabricJob::join(const FabricOptions& options,
                                                            std::unique_ptr<Bootstrap> bootstrap,
                                                            SharedJobDirectory* shared) {
-  if (options.receive_units == 0 || options.send_depth < 2 || options.receive_unit_bytes < 256 ||
-      options.receive_unit_bytes % 8 != 0) {
-    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
-                      "a fabric needs receive_units, a send_depth of 2 at least, and "
-                      "receive_unit_bytes of 256 at least, a multiple of 8");
+  if (options.receive_units == 0 || options.reserved_units == 0 || options.send_depth < 2 ||
+      options.receive_unit_bytes < 256 || options.receive_unit_bytes % 8 != 0) {
+    return make_error(
+        absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
+        "a fabric needs receive_units, reserved_units, a send_depth of 2 at least, and "
+        "receive_unit_bytes of 256 at least, a multiple of 8");
   }
   const uint32_t threads = options.threads.value_or(bootstrap->threads().value_or(1));
   for (const auto& [name, value, least] : {std::tuple("threads", threads, 1u),
                                            {"helper_threads", options.helper_threads, 0u},
-                                           {"queue_pairs", options.queue_pairs, 1u}}) {
+                                           {"queue_pairs", options.queue_pairs, 1u},
+                                           {"receive_units", options.receive_units, 1u}}) {
     if (value >= least && value <= FabricOptions::kMaxPerProcess) continue;
-    return make_error(
-        absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
-        absl::StrCat("FabricOptions::", name, " is ", value),
-        absl::StrCat("use ", least, " to ", FabricOptions::kMaxPerProcess, " per process"));
+    return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
+                      absl::StrCat("FabricOptions::", name, " is ", value),
+                      absl::StrCat("use ", least, " to ", FabricOptions::kMaxPerProcess));
   }
   if (threads >= kNoThread / static_cast<uint32_t>(bootstrap->size())) {
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,
@@ -140,6 +141,7 @@ absl::StatusOr<std::unique_ptr<FabricJob>> FabricJob::join(const FabricOptions& 
   for (const auto& [name, value, least] :
        {std::tuple("heartbeat", options.heartbeat, least_heartbeat),
         {"timeout", options.timeout, int64_t{1}},
+        {"return_units_after", options.return_units_after, int64_t{0}},
         {"retry_timeout", options.retry_timeout, int64_t{0}}}) {
     if (value.count() >= least) continue;
     return make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kProcess,

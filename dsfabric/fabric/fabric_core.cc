@@ -187,6 +187,7 @@ CounterSet::Values FabricCore::counters() {
           {"receives", now.receives},
           {"rounds", now.rounds},
           {"connections", now.connections, true},
+          {"receive_bytes", now.receive_bytes, true},
           {"peer_records", now.peer_records, true},
           {"registered_bytes", memory.bytes, true},
           {"registered_bytes_in_use", memory.bytes_in_use, true}};

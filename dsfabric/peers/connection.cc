@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "dsfabric/fabric_options.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/peer_remedy.h"
 #include "dtutils/internal/trace_clock.h"
@@ -26,6 +27,12 @@ constexpr uint64_t kAnswerBytes = AnswerSlots::kCount * sizeof(AnswerSlot);
 constexpr uint64_t kCreditMemory = kAnswers + kAnswerBytes;
 
 constexpr size_t kMessageAlignment = 8;
+
+// The credit word: the count of finished messages, and below it the number of units. Both counts
+// are in one word, because a WRITE of several words may arrive in parts.
+constexpr uint32_t kUnitBits = 17;
+constexpr uint64_t kUnitMask = (uint64_t{1} << kUnitBits) - 1;
+static_assert(FabricOptions::kMaxPerProcess <= kUnitMask);  // limit of receive_units
 
 // Names a failed operation, up to the peer's label.
 std::string_view operation_with(CompletionKind kind) {
@@ -89,8 +96,8 @@ absl::Status connection_failure(const Completion& completion, std::string_view p
 absl::StatusOr<std::unique_ptr<Connection>> Connection::create(
     uint32_t rank, ProtectionDomain& domain, std::shared_ptr<CompletionQueue> receives,
     std::shared_ptr<CompletionChannel> channel, std::shared_ptr<RDMAAllocator> allocator,
-    GeneralAllocator& memory, uint32_t units, uint32_t unit_bytes, uint32_t send_depth,
-    bool answers_always_polled, std::shared_ptr<UserMemory> user_memory) {
+    GeneralAllocator& memory, UnitBudget& budget, const ReceiveUnitLimits& units,
+    uint32_t send_depth, bool answers_always_polled, std::shared_ptr<UserMemory> user_memory) {
   auto connection = std::unique_ptr<Connection>(new Connection(rank, memory));
   connection->domain_ = &domain;
   auto completions =
@@ -102,7 +109,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::create(
       {.send_completions = *std::move(completions),
        .receive_completions = std::move(receives),
        .send_depth = send_depth,
-       .receive_depth = units,
+       .receive_depth = units.most,
        .max_send_segments = 1,
        .max_receive_segments = 1},
       {.user_memory = std::move(user_memory), .explain_failure = &connection_failure});
@@ -112,9 +119,6 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::create(
   if (!transmitter.ok()) return transmitter.status();
   connection->transmitter_ = *std::move(transmitter);
 
-  auto unit_memory = memory.allocate(size_t{units} * unit_bytes);
-  if (!unit_memory.ok()) return unit_memory.status();
-  connection->unit_memory_ = *std::move(unit_memory);
   auto credit_memory = memory.allocate(kCreditMemory);
   if (!credit_memory.ok()) return credit_memory.status();
   connection->credit_memory_ = *std::move(credit_memory);
@@ -128,30 +132,28 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::create(
                                answers_always_polled);
   auto ring = CircularAllocator::create(
       std::move(allocator),
-      {.unit_bytes = unit_bytes, .initial_units = 4, .max_units = send_depth});
+      {.unit_bytes = units.bytes, .initial_units = 4, .max_units = send_depth});
   if (!ring.ok()) return ring.status();
   connection->ring_ = *std::move(ring);
 
-  connection->unit_bytes_ = unit_bytes;
-  connection->units_ = std::vector<ArrivedMessage>(units);
-  for (uint32_t i = 0; i < units; ++i) {
-    ArrivedMessage& unit = connection->units_[i];
-    unit.connection = connection.get();
-    unit.rank = rank;
-    unit.bytes = connection->unit_memory_.get_buffer() + size_t{i} * unit_bytes;
-    if (!connection->post_unit(&unit)) {
+  connection->units_.emplace(*connection, rank, memory, budget, units);
+  while (connection->units_->count() < units.reserved) {
+    absl::StatusOr<ArrivedMessage*> unit = connection->units_->add_reserved();
+    if (!unit.ok()) return unit.status();
+    if (!connection->post_unit(*unit)) {
       return make_error(absl::StatusCode::kInternal, ErrorScope::kLink,
                         "the receive units of a new connection could not be posted");
     }
   }
+  connection->posted_ = connection->told_ = units.reserved;
+  connection->repeated_ = connection->credit_word();
   return connection;
 }
 
 Connection::~Connection() {
   transmitter_.reset();
   queue_.reset();  // the device must not access the memory below any more
-  if (unit_memory_.get_buffer() != nullptr)
-    static_cast<void>(memory_.free(std::move(unit_memory_)));
+  units_.reset();
   if (credit_memory_.get_buffer() != nullptr)
     static_cast<void>(memory_.free(std::move(credit_memory_)));
 }
@@ -162,8 +164,8 @@ ConnectionOffer Connection::offer() const {
                      kPeerWords, credit_memory_.locator(domain_).key, rank_, 0},
           .answers = {reinterpret_cast<uint64_t>(credit_memory_.get_buffer()) + kAnswers,
                       kAnswerBytes, credit_memory_.locator(domain_).key, rank_, 0},
-          .receive_units = static_cast<uint32_t>(units_.size()),
-          .receive_unit_bytes = unit_bytes_};
+          .receive_units = units_->limits().reserved,
+          .receive_unit_bytes = units_->limits().bytes};
 }
 
 absl::Status Connection::connect(const ConnectionOffer& theirs, const std::string& peer,
@@ -178,9 +180,9 @@ absl::Status Connection::connect(const ConnectionOffer& theirs, const std::strin
     const std::lock_guard lock(mutex_);
     peer_credit_ = theirs.credit;
     their_answers_ = theirs.answers;
-    peer_units_ = theirs.receive_units;
+    posted_by_peer_ = peer_reserved_units_ = theirs.receive_units;
     // An outgoing message must fit into this process's ring, too.
-    peer_unit_bytes_ = std::min(theirs.receive_unit_bytes, unit_bytes_);
+    peer_unit_bytes_ = std::min(theirs.receive_unit_bytes, units_->limits().bytes);
   }
   return queue_->queue_pair().connect(theirs.address, {.peer = peer, .ack_timeout = ack_timeout});
 }
@@ -193,14 +195,17 @@ AnswerSlot* Connection::map_peer_answers() {
   return answers;
 }
 
-// If WRITEs are unordered, an older count may replace a newer one for a short time. So take the
-// maximum. A count above sent_ is invalid, so it is limited to sent_.
+// If WRITEs are unordered, older credits may replace newer ones for a short time. Both counts only
+// grow, so take the maximum of each. A count of finished messages above sent_ is invalid, so it is
+// limited to sent_.
 bool Connection::has_credit() {
-  const uint64_t said =
+  const uint64_t word =
       std::atomic_ref(*reinterpret_cast<uint64_t*>(credit_memory_.get_buffer() + kFromPeer))
           .load(std::memory_order_acquire);
-  finished_by_peer_ = std::max(finished_by_peer_, std::min(said, sent_));
-  return sent_ - finished_by_peer_ < peer_units_;
+  const uint64_t finished = std::min(word >> kUnitBits, sent_);
+  finished_by_peer_ = std::max(finished_by_peer_, finished);
+  posted_by_peer_ = std::max(posted_by_peer_, finished + (word & kUnitMask));
+  return sent_ < posted_by_peer_;
 }
 
 uint64_t Connection::unfinished() const {
@@ -341,10 +346,7 @@ void Connection::poll_sends() {
 }
 
 bool Connection::post_unit(ArrivedMessage* unit) {
-  const Segment segment{unit->bytes, unit_bytes_, unit_memory_.local_key(domain_)};
-  const ReceiveRequest request{
-      .id = reinterpret_cast<uint64_t>(unit), .segments = &segment, .segment_count = 1};
-  return queue_->queue_pair().post_receive(request).ok();
+  return units_->post(unit, queue_->queue_pair(), domain_);
 }
 
 ArrivedMessage* Connection::unit_of(const Completion& completion) {
@@ -357,23 +359,30 @@ ArrivedMessage* Connection::unit_of(const Completion& completion) {
 
 // The message of the unit has been taken. An exception would lose the event that it carries, or
 // leave a destructor that ends a call.
-bool Connection::finish(ArrivedMessage* unit) noexcept {
+bool Connection::finish(ArrivedMessage* unit, bool returned) noexcept {
   if (unit->waits) {
     unit->waits = false;
     waiting_.fetch_sub(1, std::memory_order_relaxed);
   }
+  const std::lock_guard lock(mutex_);
   try {
-    // If the connection has failed, the unit cannot be posted; it stays unused.
-    if (!post_unit(unit)) return true;
+    if (returned && units_->remove(unit)) {
+      ++finished_;  // repeat_credits() reports it
+      return true;
+    }
+    if (!post_unit(unit)) {  // the connection has failed
+      units_->remove(unit);
+      return true;
+    }
   } catch (const std::bad_alloc&) {
-    const std::lock_guard lock(mutex_);
     unit->next.store(unposted_, std::memory_order_relaxed);
     unposted_ = unit;
     return false;
   }
-  finished_.fetch_add(1, std::memory_order_acq_rel);
+  ++finished_;
+  ++posted_;
   try {
-    return return_credits();
+    return write_due_credits();
   } catch (const std::bad_alloc&) {
     return false;
   }
@@ -386,37 +395,94 @@ void Connection::post_unposted() {
     InboxNode* const next = unit->next.load(std::memory_order_relaxed);
     const bool posted = post_unit(unit);
     unposted_ = static_cast<ArrivedMessage*>(next);
-    if (posted) finished_.fetch_add(1, std::memory_order_acq_rel);
+    if (posted) {
+      ++finished_;
+      ++posted_;
+    } else {
+      units_->remove(unit);
+    }
   }
 }
 
+void Connection::drop(const ArrivedMessage* unit) {
+  const std::lock_guard lock(mutex_);
+  units_->remove(unit);
+}
+
 bool Connection::return_credits() {
-  const uint64_t threshold = std::max<uint64_t>(1, units_.size() / 2);
   const std::lock_guard lock(mutex_);
   post_unposted();
-  const uint64_t finished = finished_.load(std::memory_order_acquire);
-  return finished - returned_ < threshold || write_credits(finished);
+  return write_due_credits();
+}
+
+bool Connection::write_due_credits() {
+  if (posted_ - told_ < std::max<uint64_t>(1, units_->count() / 2)) return true;
+  if (units_->count() < units_->limits().most) add_units();
+  return write_credits();
+}
+
+// Doubles the number of units, as far as there are units to take. The credits for them are due
+// afterwards, too, also if they cannot be written now: the new units alone are half of all.
+[[gnu::cold]] void Connection::add_units() {
+  if (queue_->queue_pair().state() != QueuePairState::kConnected) return;
+  for (uint32_t more = units_->count(); more > 0; --more) {
+    ArrivedMessage* const unit = units_->add_shared();
+    if (unit == nullptr) return;
+    bool posted = false;
+    try {
+      posted = post_unit(unit);
+    } catch (const std::bad_alloc&) {  // the connection works with the units that it has
+    }
+    if (!posted) {
+      units_->remove(unit);
+      return;
+    }
+    ++posted_;
+  }
 }
 
 void Connection::repeat_credits() {
   const std::lock_guard lock(mutex_);
-  const uint64_t finished = finished_.load(std::memory_order_acquire);
-  if (finished != repeated_ && write_credits(finished)) repeated_ = finished;
+  const uint64_t word = credit_word();
+  if (word != repeated_ && write_credits()) repeated_ = word;
+}
+
+uint64_t Connection::credit_word() const {
+  return (finished_ << kUnitBits) | (posted_ - finished_);
 }
 
 // Returns false if the send queue is full. Returns true on a failed queue: its peer needs no
 // credits.
-bool Connection::write_credits(uint64_t finished) {
-  std::memcpy(credit_memory_.get_buffer() + kToPeer, &finished, sizeof finished);
+bool Connection::write_credits() {
+  const uint64_t word = credit_word();
+  std::memcpy(credit_memory_.get_buffer() + kToPeer, &word, sizeof word);
   const Sent written = post_in_any_room([&] {
-    return transmitter_->write(credit_memory_, kToPeer, sizeof finished, peer_credit_, nullptr);
+    return transmitter_->write(credit_memory_, kToPeer, sizeof word, peer_credit_, nullptr);
   });
   if (written == Sent::kPosted) {
-    trace_instant("dsfabric", "return credits", "messages", finished - returned_);
-    returned_ = finished;
+    trace_instant("dsfabric", "return credits", "messages", posted_ - told_);
+    told_ = posted_;
     writes_.fetch_add(1, std::memory_order_relaxed);
   }
   return written != Sent::kNoCredit;
+}
+
+void Connection::return_idle_units(Deadline now, std::chrono::milliseconds after) {
+  const std::lock_guard lock(mutex_);
+  if (sent_ != idle_sent_ || !deferred_.empty()) {
+    idle_sent_ = sent_;
+    idle_since_ = now;
+    return;
+  }
+  if (std::chrono::floor<std::chrono::milliseconds>(now - idle_since_) < after) return;
+  if (!has_credit() || finished_by_peer_ != sent_) return;
+  while (posted_by_peer_ - sent_ > peer_reserved_units_) {
+    if (post_in_any_room([&] { return transmitter_->notify(kReturnsUnit); }) != Sent::kPosted) {
+      break;
+    }
+    ++sent_;
+  }
+  idle_sent_ = sent_;
 }
 
 uint64_t Connection::exchange_signs(bool may_write) {

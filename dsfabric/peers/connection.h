@@ -4,7 +4,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <coroutine>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -20,82 +19,55 @@
 #include "absl/status/statusor.h"
 #include "dsfabric/call_encoding.h"
 #include "dsfabric/peers/answer_slots.h"
-#include "dsfabric/peers/inbox.h"
+#include "dsfabric/peers/arrived_message.h"
+#include "dsfabric/peers/receive_units.h"
 #include "dtutils/allocators/circular_allocator.h"
 #include "dtutils/allocators/general_allocator.h"
 #include "dtutils/device.h"
+#include "dtutils/doorbell.h"
 #include "dtutils/memory.h"
 #include "dtutils/transmitter.h"
 
 namespace cariama::internal {
-
-class Connection;
 
 // Returns the error of a failed operation on a connection to `peer`, a label. The text names the
 // process that cannot be reached, the failed operation, and the remedy. (to_status() of dtutils
 // explains the failure to users of queue pairs.)
 [[nodiscard]] absl::Status connection_failure(const Completion& completion, std::string_view peer);
 
-// Precedes the call in a send-based message.
-struct MessageHeader {
-  uint32_t destination;  // index of a worker of the receiver, or kService
-  uint32_t source;       // global id of the calling thread, or kNoThread
-};
-static_assert(sizeof(MessageHeader) == 8);
-
-// A call that has arrived, in its receive unit or buffered in its own memory. After it has run, its
-// receive unit is posted again, or its memory is freed.
-struct ArrivedMessage : InboxNode {
-  Connection* connection = nullptr;  // owner of the unit; nullptr: buffered in own memory
-  std::byte* bytes = nullptr;        // MessageHeader and call
-  uint32_t size = 0;
-  uint32_t rank = 0;   // of the sending process
-  bool waits = false;  // for its destination thread (Connection::mark_waiting)
-  uint64_t arrow = 0;  // id of the message's arrow in a trace, or 0
-  // If set: the call has run, and this outcome is still to be sent (Dispatch::answer_again).
-  std::optional<CallOutcome> unanswered{};
-  // If set: not a call, but a coroutine of this process to resume.
-  std::coroutine_handle<> resume{};
-};
-
-// A message in its own memory: a call within the process, or a buffered one.
-struct OwnMessage : ArrivedMessage {
-  OwnMessage(size_t bytes_of_it, uint32_t from)
-      : storage(std::make_unique<uint64_t[]>((bytes_of_it + 7) / 8)) {
-    bytes = reinterpret_cast<std::byte*>(storage.get());
-    size = static_cast<uint32_t>(bytes_of_it);
-    rank = from;
-  }
-  std::unique_ptr<uint64_t[]> storage;
-};
-
 // The data that both ends exchange before they connect.
 struct ConnectionOffer {
   std::string address;  // of the queue pair
-  // Two words that the other end writes: its count of finished messages, and its sign of life.
+  // Two words that the other end writes: its credits, and its sign of life.
   RemoteMemoryLocator credit;
   RemoteMemoryLocator answers;  // AnswerSlots for results of calls to the other end
-  uint32_t receive_units = 0;
+  uint32_t receive_units = 0;   // posted from the start to the end of the connection
   uint32_t receive_unit_bytes = 0;
 };
 
 // One queue pair to a process, with its receive units and credits.
 //
 // Flow control: a sender may have as many messages in flight as the receiver has units. The
-// receiver WRITEs its count of finished messages into the sender's credit word whenever half of the
-// units have finished since the last WRITE; so credits cost no messages. An event sent as immediate
-// data takes a unit, and counts as a message.
+// receiver WRITEs its counts of finished and of posted units into the sender's credit word whenever
+// half of the units have been posted since the last WRITE; so credits cost no messages. An event
+// sent as immediate data takes a unit, and counts as a message.
+//
+// Each of these WRITEs doubles the number of units, as far as their limit and the budget of the
+// process allow (receive_units.h). A posted unit cannot be taken out of a receive queue, so only
+// messages remove units: a sender that is idle uses up its credits for the units that are not
+// reserved, by an empty message for each (return_idle_units()).
 //
 // Thread-safe, except for create() and connect(). No function blocks.
 class Connection {
  public:
-  // Creates an unconnected queue pair and posts its receive units. After arm(), send completions
-  // are signaled on `channel`.
+  // Creates an unconnected queue pair and posts its reserved receive units. After arm(), send
+  // completions are signaled on `channel`. `budget` must outlive the connection.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Connection>> create(
       uint32_t rank, ProtectionDomain& domain, std::shared_ptr<CompletionQueue> receives,
       std::shared_ptr<CompletionChannel> channel, std::shared_ptr<RDMAAllocator> allocator,
-      GeneralAllocator& memory, uint32_t units, uint32_t unit_bytes, uint32_t send_depth,
-      bool answers_always_polled = false, std::shared_ptr<UserMemory> user_memory = nullptr);
+      GeneralAllocator& memory, UnitBudget& budget, const ReceiveUnitLimits& units,
+      uint32_t send_depth, bool answers_always_polled = false,
+      std::shared_ptr<UserMemory> user_memory = nullptr);
   ~Connection();
   // Sets the numbers by which both ends name the two directions of the connection in a trace.
   // Called before connect().
@@ -122,8 +94,10 @@ class Connection {
   size_t send_deferred();
   // Drops the deferred messages of a failed peer. Returns their bytes.
   size_t drop_deferred();
+  // The immediate data of a message that returns its receive unit to the budget of its receiver.
+  static constexpr uint32_t kReturnsUnit = 0x7fff'ffff;
   // Sends an event as immediate data: the index of a worker of the peer to wake, or an event of a
-  // call source registry (see CallSender::post_event).
+  // call source registry (see CallSender::post_event); not kReturnsUnit.
   [[nodiscard]] Sent wake(uint32_t immediate);
 
   // Transfers between registered memory and the peer's. `done`, if given, is counted down by the
@@ -164,20 +138,31 @@ class Connection {
   // connection does not run out of units.
   [[nodiscard]] bool mark_waiting(ArrivedMessage* unit) {
     unit->waits = true;
-    return (waiting_.fetch_add(1, std::memory_order_relaxed) + 1) * 2 > units_.size();
+    return (waiting_.fetch_add(1, std::memory_order_relaxed) + 1) * 2 > units_->count();
   }
   // Called when a unit's message has been run, dropped, or copied: posts the unit again and returns
-  // credits. Result: as return_credits(); false also if the transport has no memory for one of the
+  // credits. `returned`: the message returned its unit, which is therefore freed unless it is
+  // reserved. Result: as return_credits(); false also if the transport has no memory for one of the
   // two, which return_credits() then repeats.
-  [[nodiscard]] bool finish(ArrivedMessage* unit) noexcept;
-  // Writes the credit count to the sender if half of the units have finished since the last write.
+  [[nodiscard]] bool finish(ArrivedMessage* unit, bool returned = false) noexcept;
+  // Called for a unit that a failed queue pair did not fill: frees it unless it is reserved.
+  void drop(const ArrivedMessage* unit);
+  // Writes the credits to the sender if half of the units have been posted since the last write.
   // Returns false if a write is due but the send queue has no room. Then it must be called again by
   // a thread that does not depend on the sender: a sender without credits sends no message whose
   // end would call this function. It must be called again also after std::bad_alloc.
   [[nodiscard]] bool return_credits();
-  // Writes the last credit count again. Called periodically, because on a transport that does not
-  // order WRITEs an older count may have arrived last.
+  // Writes the last credits again. Called periodically, because on a transport that does not order
+  // WRITEs older credits may have arrived last.
   void repeat_credits();
+  // Called periodically with the time of the steady clock. If this end has sent no message for
+  // `after`, and the peer has finished all, sends the messages that return the units of the peer
+  // that are not reserved.
+  void return_idle_units(Deadline now, std::chrono::milliseconds after);
+  // Bytes of the receive units.
+  [[nodiscard]] uint64_t receive_bytes() const {
+    return uint64_t{units_->count()} * units_->limits().bytes;
+  }
   // Sends an empty WRITE if no operation is in flight, so that a dead peer is detected.
   void probe();
   // Called at each heartbeat while FabricOptions::lease is set. Returns the number of successive
@@ -217,7 +202,10 @@ class Connection {
   [[nodiscard]] Sent sent(const absl::Status& posted);
   template <typename Post>
   [[nodiscard]] Sent post_in_any_room(Post&& post);
-  [[nodiscard]] bool write_credits(uint64_t finished);
+  [[nodiscard]] bool write_due_credits();
+  [[nodiscard]] bool write_credits();
+  [[nodiscard]] uint64_t credit_word() const;
+  void add_units();
   [[nodiscard]] bool post_unit(ArrivedMessage* unit);
   void post_unposted();
   [[nodiscard]] AnswerSlot* map_peer_answers();
@@ -233,10 +221,11 @@ class Connection {
   std::atomic<bool> abandoned_{false};
 
   // Receiving. The thread that finishes a unit posts it again.
-  uint32_t unit_bytes_ = 0;
-  RDMAMemory unit_memory_;
-  std::vector<ArrivedMessage> units_;
-  std::atomic<uint64_t> finished_{0};
+  std::optional<ReceiveUnits> units_;  // changed with mutex_ locked, like the counts below
+  uint64_t finished_ = 0;
+  uint64_t posted_ = 0;    // receives; minus finished_: the number of units
+  uint64_t told_ = 0;      // posted_ in the latest write of credits
+  uint64_t repeated_ = 0;  // credit word that was repeated last
   std::atomic<uint64_t> waiting_{0};
   uint64_t received_ = 0;  // the peer's sent_; written by the thread that polls the port
   // Units that the transport had no memory to post, linked by InboxNode::next; guarded by mutex_.
@@ -250,12 +239,14 @@ class Connection {
   // which are written to the peer; 128: the outcome words; 192: slots for the peer's answers.
   RDMAMemory credit_memory_;
   RemoteMemoryLocator peer_credit_;
-  uint32_t peer_units_ = 0;
+  uint32_t peer_reserved_units_ = 0;
   uint32_t peer_unit_bytes_ = 0;
   uint64_t sent_ = 0;
-  uint64_t finished_by_peer_ = 0;  // the largest count that the peer has reported
-  uint64_t returned_ = 0;
-  uint64_t repeated_ = 0;
+  // The largest counts that the peer has reported.
+  uint64_t finished_by_peer_ = 0;
+  uint64_t posted_by_peer_ = 0;
+  uint64_t idle_sent_ = 0;     // sent_ when return_idle_units() last found a new message
+  Deadline idle_since_{};      // the time of that call
   uint64_t signs_ = 0;         // the latest sign of life that this process has written
   uint64_t last_sign_ = 0;     // the peer's latest sign of life
   uint64_t silent_beats_ = 0;  // heartbeats since then

@@ -34,6 +34,10 @@ constexpr std::chrono::microseconds kDeferredPause{200};
 constexpr std::chrono::microseconds kStandAside{100};
 constexpr std::chrono::microseconds kStandAsideMost{400};
 
+// Immediate data is the index of a worker otherwise, or has CallSender::kCallSourceEvent, bit 31.
+static_assert(Connection::kReturnsUnit >= FabricOptions::kMaxPerProcess &&
+              Connection::kReturnsUnit >> 31 == 0);
+
 // Returns the time of the steady clock, some milliseconds late, at a tenth of the cost. Checks for
 // a due heartbeat are far more frequent than heartbeats.
 Deadline coarse_now() {
@@ -96,7 +100,11 @@ class Ports::PortSleeper final : public Sleeper {
 };
 
 Ports::Ports(const FabricJob& job, FabricMemory& memory, PortListener& listener)
-    : job_(job), memory_(memory), listener_(listener), deferred_(job.options().deferred_bytes) {}
+    : job_(job),
+      memory_(memory),
+      listener_(listener),
+      unit_budget_(job.options().shared_unit_bytes / job.options().receive_unit_bytes),
+      deferred_(job.options().deferred_bytes) {}
 
 absl::Status Ports::open() {
   const std::shared_ptr<Device>& wanted_device = job_.options().device;
@@ -195,8 +203,11 @@ absl::StatusOr<Ports::OwnedConnection> Ports::make_connection(uint32_t rank) {
   const FabricOptions& options = job_.options();
   auto made = Connection::create(
       rank, *port.domain, port.receives, port.channel, *std::move(anywhere), memory_.general(),
-      options.receive_units, options.receive_unit_bytes, options.send_depth,
-      options.service_threads == 0, memory_.user_memory(port.domain.get()));
+      unit_budget_,
+      {.bytes = options.receive_unit_bytes,
+       .reserved = std::min(options.reserved_units, options.receive_units),
+       .most = options.receive_units},
+      options.send_depth, options.service_threads == 0, memory_.user_memory(port.domain.get()));
   if (!made.ok()) return made.status();
   return OwnedConnection(made->release(), DestroyConnection{this});
 }
@@ -307,13 +318,14 @@ void Ports::service(Port& port, Deadline now) {
       if (i < port.connections.size()) connection = port.connections[i];
     }
     if (connection == nullptr) break;
-    do_part([&] { service(port, *connection, deferred, heartbeat); });
+    do_part([&] { service(port, *connection, now, deferred, heartbeat); });
   }
   if (first != nullptr) [[unlikely]]
     std::rethrow_exception(first);
 }
 
-void Ports::service(Port& port, Connection& connection, bool deferred, bool heartbeat) {
+void Ports::service(Port& port, Connection& connection, Deadline now, bool deferred,
+                    bool heartbeat) {
   if (connection.is_abandoned()) return;
   const bool failed = listener_.is_failed(connection.rank());
   if (deferred) {
@@ -324,6 +336,9 @@ void Ports::service(Port& port, Connection& connection, bool deferred, bool hear
   if (!heartbeat) return;
   connection.poll_sends();
   connection.repeat_credits();
+  if (listener_.is_connected(connection.rank())) {
+    connection.return_idle_units(now, job_.options().return_units_after);
+  }
   if (absl::Status status = connection.status(); !status.ok()) {
     listener_.connection_failed(connection.rank(), status);
   }
@@ -365,13 +380,12 @@ std::optional<size_t> Ports::poll(Port& port) {
     end_polling(port);
     return 0;
   }
-  port.receive_completions.add(count);
   const TraceScope trace("dsfabric", "receive", "messages", count);
   // An exception of the listener (no memory) ends neither the batch nor all polling of the port.
   std::exception_ptr first;
   for (size_t i = 0; i < count; ++i) {
     try {
-      report(batch[i]);
+      report(port, batch[i]);
     } catch (...) {
       if (first == nullptr) first = std::current_exception();
     }
@@ -383,10 +397,12 @@ std::optional<size_t> Ports::poll(Port& port) {
   return count;
 }
 
-void Ports::report(const Completion& completion) {
+void Ports::report(Port& port, const Completion& completion) {
   auto* const unit = reinterpret_cast<ArrivedMessage*>(completion.id);
   Connection& connection = *unit->connection;
   if (completion.status != CompletionStatus::kSuccess) [[unlikely]] {
+    port.receive_completions.add();
+    connection.drop(unit);
     if (connection.is_abandoned()) return;
     connection.queue().progress();
     const absl::Status known = connection.status();
@@ -399,6 +415,11 @@ void Ports::report(const Completion& completion) {
     return;
   }
   static_cast<void>(connection.unit_of(completion));
+  if (completion.kind == CompletionKind::kReceiveImmediate &&
+      completion.immediate == Connection::kReturnsUnit) [[unlikely]] {
+    return finish(unit, true);
+  }
+  port.receive_completions.add();
   if (completion.kind == CompletionKind::kReceiveImmediate) {
     finish(unit);
     listener_.event_arrived(connection.rank(), completion.immediate);
@@ -452,9 +473,9 @@ size_t Ports::progress() {
   return count;
 }
 
-void Ports::finish(ArrivedMessage* unit) noexcept {
+void Ports::finish(ArrivedMessage* unit, bool returned) noexcept {
   Connection& connection = *unit->connection;
-  if (connection.finish(unit)) [[likely]]
+  if (connection.finish(unit, returned)) [[likely]]
     return;
   Port& port = port_to(connection.rank());
   port.owes_credits.store(true, std::memory_order_seq_cst);
@@ -482,6 +503,7 @@ void Ports::add_to(FabricStatistics& sum) const {
       if (connection->is_abandoned()) continue;
       ++sum.connections;
       sum.writes += connection->writes();
+      sum.receive_bytes += connection->receive_bytes();
     }
   }
 }

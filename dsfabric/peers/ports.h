@@ -6,9 +6,9 @@
 // or polls for calls while it is awake (receive()). While the latter poll, the service thread
 // pauses.
 //
-// Memory: the completion queue of a port has room for P * queue_pairs * receive_units completions
-// in a job of P processes. A card uses 64 bytes for each; shm and sim use memory as completions
-// need it.
+// Memory: the receive units of all connections together have the limit that receive_units.h states.
+// The completion queue of a port has room for P * queue_pairs * receive_units completions in a job
+// of P processes. A card uses 64 bytes for each; shm and sim use memory as completions need it.
 #ifndef CARIAMA_DSFABRIC_PEERS_PORTS_H_
 #define CARIAMA_DSFABRIC_PEERS_PORTS_H_
 
@@ -31,6 +31,7 @@
 #include "dsfabric/peers/byte_budget.h"
 #include "dsfabric/peers/connection.h"
 #include "dsfabric/peers/fabric_memory.h"
+#include "dsfabric/peers/receive_units.h"
 #include "dtutils/completion.h"
 #include "dtutils/device.h"
 #include "dtutils/statistics.h"
@@ -120,8 +121,9 @@ class Ports {
   // Does the work of the service threads once. Never blocks. Returns the number of completions.
   size_t progress();
 
-  // Ends the use of a receive unit: the unit can take the next message.
-  void finish(ArrivedMessage* unit) noexcept;
+  // Ends the use of a receive unit: the unit can take the next message. `returned`: see
+  // Connection::finish().
+  void finish(ArrivedMessage* unit, bool returned = false) noexcept;
   // Defers a message until the connection has credit. Returns false if the process has deferred
   // deferred_bytes already; a call that is_unlimited is never refused.
   [[nodiscard]] bool defer(Connection& connection, const MessageHeader& header,
@@ -174,7 +176,7 @@ class Ports {
   // thread is polling.
   std::optional<size_t> poll(Port& port);
   // Reports one completion to the listener.
-  void report(const Completion& completion);
+  void report(Port& port, const Completion& completion);
   void end_polling(Port& port);
   // Destroys the connection as soon as no thread polls its port: a thread that does may just have
   // taken one of its completions, and may be the calling thread, in a function of the listener.
@@ -187,7 +189,7 @@ class Ports {
   // memory (std::bad_alloc), does the others, and that part in the next call.
   void service(Port& port, Deadline now);
   // Its work for one connection.
-  void service(Port& port, Connection& connection, bool deferred, bool heartbeat);
+  void service(Port& port, Connection& connection, Deadline now, bool deferred, bool heartbeat);
   // Returns true if service() has work before the next heartbeat.
   [[nodiscard]] bool has_unsent(const Port& port) const {
     return deferred_.in_use() || port.owes_credits.load(std::memory_order_relaxed);
@@ -196,6 +198,7 @@ class Ports {
   const FabricJob& job_;
   FabricMemory& memory_;
   PortListener& listener_;
+  UnitBudget unit_budget_;  // of all connections; before ports_, which own some of them
   std::vector<std::unique_ptr<Port>> ports_;
   // The ports to processes on other hosts, and to processes of this host; nullptr: none.
   std::array<Port*, 2> by_place_{};

@@ -1,6 +1,7 @@
-// One connection: credits, deferred messages, and the maximum size of a message.
+// One connection: credits, receive units, deferred messages, and the maximum size of a message.
 #include "dsfabric/peers/connection.h"
 
+#include <chrono>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -33,10 +34,14 @@ class ConnectionTest : public ::testing::Test {
     std::shared_ptr<CompletionQueue> receives;
     std::shared_ptr<RDMAAllocator> allocator;
     std::unique_ptr<GeneralAllocator> memory;
+    std::unique_ptr<UnitBudget> budget;
     std::unique_ptr<Connection> connection;
   };
 
-  ConnectionTest() {
+  explicit ConnectionTest(const ReceiveUnitLimits& limits = {.bytes = kUnitBytes,
+                                                             .reserved = kUnits,
+                                                             .most = kUnits},
+                          uint64_t budget = 0, uint32_t send_depth = 16) {
     for (End* end : {&near_, &far_}) {
       end->device = sim_.create_endpoint();
       end->domain = must(end->device->create_domain());
@@ -46,9 +51,10 @@ class ConnectionTest : public ::testing::Test {
       end->allocator =
           must(RDMAAllocator::create({end->domain}, kAnyNode, {.chunk_bytes = size_t{64} << 10}));
       end->memory = must(GeneralAllocator::create(end->allocator, {}));
+      end->budget = std::make_unique<UnitBudget>(budget);
       end->connection =
           must(Connection::create(end == &near_ ? 1 : 0, *end->domain, end->receives, end->channel,
-                                  end->allocator, *end->memory, kUnits, kUnitBytes, 16));
+                                  end->allocator, *end->memory, *end->budget, limits, send_depth));
     }
     must(near_.connection->connect(far_.connection->offer(), "the far end",
                                    FabricOptions().ack_timeout));
@@ -133,6 +139,132 @@ TEST_F(ConnectionTest, AtMostOneMessagePerReceiveUnit) {
     finish(messages);
   }
   EXPECT_EQ(sim_.statistics().receiver_not_ready, 0u);
+}
+
+// A connection with 2 reserved units, and a budget of 10 more.
+class SharedUnitsTest : public ConnectionTest {
+ protected:
+  static constexpr uint64_t kBudget = 10;
+  static constexpr std::chrono::seconds kAfter{10};
+
+  SharedUnitsTest()
+      : ConnectionTest({.bytes = kUnitBytes, .reserved = kUnits, .most = 16}, kBudget, 64) {}
+
+  // Sends as many messages as there are credits, and finishes them. Returns their number.
+  uint64_t exchange() {
+    const uint64_t first = next_;
+    while (send(next_) == Connection::Sent::kPosted) ++next_;
+    const auto messages = arrived();
+    EXPECT_EQ(messages.size(), next_ - first);
+    for (uint64_t i = 0; i < messages.size(); ++i) EXPECT_EQ(number_in(*messages[i]), first + i);
+    finish(messages);
+    return next_ - first;
+  }
+  void take_all_units() {
+    for (int round = 0; round < 8; ++round) exchange();
+    ASSERT_EQ(units(), kUnits + kBudget);
+  }
+  [[nodiscard]] uint64_t units() const { return far_.connection->receive_bytes() / kUnitBytes; }
+  // Takes the rest of the receiver's budget. Returns its number of units.
+  uint64_t left() {
+    uint64_t taken = 0;
+    while (far_.budget->take()) ++taken;
+    return taken;
+  }
+  // Calls return_idle_units() at `time`. Returns the number of units that arrive.
+  uint64_t returned_at(Deadline time) {
+    far_.connection->repeat_credits();
+    EXPECT_TRUE(sim_.run_until_idle());
+    near_.connection->return_idle_units(time, kAfter);
+    EXPECT_TRUE(sim_.run_until_idle());
+    uint64_t count = 0;
+    Completion completion;
+    while (far_.receives->poll(std::span(&completion, 1)) == 1) {
+      EXPECT_EQ(completion.kind, CompletionKind::kReceiveImmediate);
+      EXPECT_EQ(completion.immediate, Connection::kReturnsUnit);
+      EXPECT_TRUE(far_.connection->finish(far_.connection->unit_of(completion), true));
+      ++count;
+    }
+    return count;
+  }
+
+  uint64_t next_ = 0;
+};
+
+TEST_F(SharedUnitsTest, MessagesTakeUnitsUntilTheBudgetIsUsedUp) {
+  EXPECT_EQ(units(), kUnits);
+  for (int round = 0; round < 8; ++round) {
+    const uint64_t before = units();
+    EXPECT_LE(exchange(), before);
+    EXPECT_GE(units(), before);
+    EXPECT_LE(units(), kUnits + kBudget);
+  }
+  EXPECT_EQ(units(), kUnits + kBudget);
+  EXPECT_EQ(exchange(), kUnits + kBudget);
+  EXPECT_EQ(left(), 0u);
+  EXPECT_EQ(sim_.statistics().receiver_not_ready, 0u);
+}
+
+TEST_F(SharedUnitsTest, WithoutBudgetTheReservedUnitsRemain) {
+  EXPECT_EQ(left(), kBudget);
+  for (int round = 0; round < 8; ++round) EXPECT_EQ(exchange(), kUnits);
+  EXPECT_EQ(units(), kUnits);
+}
+
+TEST_F(SharedUnitsTest, AnIdleSenderReturnsTheUnits) {
+  take_all_units();
+  const Deadline start{};
+  EXPECT_EQ(returned_at(start), 0u);  // finds that messages were sent
+  EXPECT_EQ(returned_at(start + kAfter - std::chrono::seconds(1)), 0u);
+  EXPECT_EQ(returned_at(start + kAfter), kBudget);
+  EXPECT_EQ(units(), kUnits);
+  EXPECT_EQ(returned_at(start + 2 * kAfter), 0u);
+  // The credits for the reserved units are left, and messages take units again.
+  EXPECT_EQ(exchange(), kUnits);
+  take_all_units();
+  EXPECT_EQ(sim_.statistics().receiver_not_ready, 0u);
+}
+
+TEST_F(SharedUnitsTest, ASenderWithAnUnfinishedMessageReturnsNoUnits) {
+  take_all_units();
+  EXPECT_EQ(send(next_++), Connection::Sent::kPosted);
+  const auto messages = arrived();
+  ASSERT_EQ(messages.size(), 1u);
+  const Deadline start{};
+  EXPECT_EQ(returned_at(start), 0u);
+  EXPECT_EQ(returned_at(start + kAfter), 0u);
+  finish(messages);
+  EXPECT_EQ(returned_at(start + 2 * kAfter), kBudget);
+}
+
+TEST_F(SharedUnitsTest, AFailedConnectionReturnsTheUnits) {
+  take_all_units();
+  EXPECT_EQ(send(next_++), Connection::Sent::kPosted);
+  const auto messages = arrived();
+  ASSERT_EQ(messages.size(), 1u);
+  const auto drop_flushed = [&] {
+    EXPECT_TRUE(sim_.run_until_idle());
+    uint64_t count = 0;
+    Completion completion;
+    while (far_.receives->poll(std::span(&completion, 1)) == 1) {
+      EXPECT_EQ(completion.status, CompletionStatus::kFlushed);
+      far_.connection->drop(reinterpret_cast<ArrivedMessage*>(completion.id));
+      ++count;
+    }
+    return count;
+  };
+  far_.connection->cut();
+  EXPECT_EQ(drop_flushed(), kUnits + kBudget - 1);
+  finish(messages);
+  EXPECT_LE(drop_flushed(), 1u);  // a transport may refuse a receive after the failure
+  EXPECT_EQ(units(), kUnits);
+  EXPECT_EQ(left(), kBudget);
+}
+
+TEST_F(SharedUnitsTest, ADestroyedConnectionReturnsTheUnits) {
+  take_all_units();
+  far_.connection.reset();
+  EXPECT_EQ(left(), kBudget);
 }
 
 TEST_F(ConnectionTest, DeferredMessagesKeepTheirOrder) {

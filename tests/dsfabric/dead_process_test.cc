@@ -227,6 +227,48 @@ TEST(DeadProcessTest, TheTransportsReportIsOneOfADeadProcess) {
   });
 }
 
+// The receive units that a process has used are available for others after its death.
+TEST(DeadProcessTest, TheReceiveUnitsOfADeadProcessReturn) {
+  FabricOptions options;
+  options.receive_units = 8;
+  options.receive_unit_bytes = 512;
+  options.reserved_units = 1;
+  options.shared_unit_bytes = uint64_t{4} * 512;
+  options.return_units_after = std::chrono::hours(1);
+  constexpr int kCalls = 50;
+  const auto body = [](Fabric& fabric) {
+    static std::atomic<int> run;
+    static std::atomic<bool> turn;
+    const auto flood = [&] {
+      for (int i = 0; i < kCalls; ++i) must(call(fabric, 0, [] { ++run; }));
+    };
+    // The bytes of the receive units that are not reserved.
+    const auto shared_bytes = [&] {
+      const FabricStatistics now = fabric.statistics();
+      return now.receive_bytes - now.connections * 512;
+    };
+    if (fabric.rank() == 1) {
+      flood();
+      return wait_to_be_killed(fabric);
+    }
+    if (fabric.rank() == 2) {
+      EXPECT_TRUE(fabric.wait([] { return turn.load(); }, soon()));
+      flood();
+    } else {
+      EXPECT_TRUE(fabric.wait([] { return run == kCalls; }, soon()));
+      EXPECT_EQ(shared_bytes(), 4u * 512);
+      EXPECT_TRUE(absl::IsUnavailable(
+          async_call(fabric, 1, [] { return kill(getpid(), SIGKILL); }).get(soon()).status()));
+      EXPECT_TRUE(fabric.wait_polling([&] { return shared_bytes() == 0; }, soon()));
+      must(call(fabric, 2, [] { turn = true; }));
+      EXPECT_TRUE(fabric.wait([] { return run == 2 * kCalls; }, soon()));
+      EXPECT_EQ(shared_bytes(), 4u * 512);
+    }
+    must(fabric.finalize(soon()));
+  };
+  must(try_process_job(3, options, body, {.may_die = {1}}));
+}
+
 TEST(ProcessJobTest, OtherOptionsAreRefused) {
   run_test_processes(2, [](Exchange& exchange) {
     FabricOptions options;

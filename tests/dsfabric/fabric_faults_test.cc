@@ -60,6 +60,24 @@ TEST(FabricSeedsTest, SimulatedFabrics) {
   }
 }
 
+// Connections take further receive units, and return them at each pause of their senders.
+TEST(FabricSeedsTest, FabricsWithSharedReceiveUnits) {
+  for (uint64_t seed = 1; seed <= 8; ++seed) {
+    SCOPED_TRACE(seed);
+    LocalJobOptions options{.processes = 3, .transport = transport_case("sim"), .seed = seed};
+    options.sim.jitter = std::chrono::nanoseconds(500);
+    if (seed % 2 == 0) {
+      options.sim.write_order = ArrivalOrder::kNone;
+      options.sim.torn_spread = std::chrono::nanoseconds(2000);
+    }
+    options.fabric.heartbeat = std::chrono::milliseconds::zero();
+    options.fabric.return_units_after = std::chrono::milliseconds::zero();
+    options.fabric.reserved_units = 1 + seed % 3;
+    options.fabric.shared_unit_bytes = (seed % 4) * 3 * options.fabric.receive_unit_bytes;
+    run_storm(options, 4);
+  }
+}
+
 TEST(FabricSeedsTest, FaultsAboveSim) {
   for (uint64_t seed = 1; seed <= 8; ++seed) {
     SCOPED_TRACE(seed);

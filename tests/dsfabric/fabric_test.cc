@@ -261,6 +261,7 @@ TEST(FabricOptionsTest, NumbersThatNoProcessHasAreRefused) {
     expect_refusal({.helper_threads = value}, "helper_threads");
     expect_refusal({.queue_pairs = value}, "queue_pairs");
     expect_refusal({.queue_pairs = value, .receive_units = UINT32_MAX}, "queue_pairs");
+    expect_refusal({.receive_units = value}, "receive_units");
   }
   EXPECT_EQ(Fabric::create({.threads = 0}).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Fabric::create({.queue_pairs = 0}).status().code(), absl::StatusCode::kInvalidArgument);

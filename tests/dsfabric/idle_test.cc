@@ -50,6 +50,8 @@ TEST(IdleTest, AnIdleProcessWakesForItsHeartbeatOnly) {
   options.threads = 2;
   options.helper_threads = 1;
   options.heartbeat = kHeartbeat;
+  // Units that an idle sender returns wake the receiver once.
+  options.return_units_after = std::chrono::hours(1);
   run_process_job(2, options, [&](Fabric& fabric) {
     std::atomic<bool> leave{false};
     std::atomic<uint64_t> looks{0};

@@ -37,8 +37,8 @@ int fill(Fabric& fabric, ThreadId to) {
   return accepted;
 }
 
-TEST(RetryTimeout, EndsACallToAnotherProcess) {
-  LocalJob job(short_retries());
+void end_a_call_to_another_process(const LocalJobOptions& options, int units) {
+  LocalJob job(options);
   retried_calls = 0;
   std::atomic<bool> refused{false};
   job.run([&](Fabric& fabric, uint32_t) {
@@ -47,12 +47,23 @@ TEST(RetryTimeout, EndsACallToAnotherProcess) {
       return;
     }
     const int accepted = fill(fabric, 1);
-    EXPECT_GE(accepted, 4);
+    EXPECT_GE(accepted, units);
     refused = true;
     EXPECT_TRUE(fabric.wait_polling([&] { return retried_calls == accepted; }, soon()));
     must(call(fabric, 1, [] { ++retried_calls; }));
     EXPECT_TRUE(fabric.wait_polling([&] { return retried_calls == accepted + 1; }, soon()));
   });
+}
+
+TEST(RetryTimeout, EndsACallToAnotherProcess) { end_a_call_to_another_process(short_retries(), 4); }
+
+// The receiver's budget of units does not suffice for the calls.
+TEST(RetryTimeout, EndsACallWithoutSharedUnits) {
+  LocalJobOptions options = short_retries();
+  options.fabric.receive_units = 16;
+  options.fabric.reserved_units = 1;
+  options.fabric.shared_unit_bytes = options.fabric.receive_unit_bytes;
+  end_a_call_to_another_process(options, 1);
 }
 
 TEST(RetryTimeout, EndsACallToAThreadOfThisProcess) {

@@ -210,6 +210,9 @@ void run_process(const Plan& plan, Exchange& exchange, std::shared_ptr<Device> d
   options.heartbeat = milliseconds(20);
   options.lease = kLease;
   options.receive_units = plan.receive_units;
+  options.reserved_units = 1 + plan.receive_units / 3;
+  options.shared_unit_bytes = uint64_t{plan.receive_units} * options.receive_unit_bytes;
+  options.return_units_after = options.heartbeat;
   auto made = fabric_of_group(exchange, options);
   const auto self = static_cast<uint32_t>(exchange.rank());
   expect_end(plan, self, plan.victim, made.status());

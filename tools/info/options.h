@@ -115,6 +115,9 @@ inline void report_fabric(const OptionRows& option, const FabricOptions& fabric)
          std::string(kSharing[static_cast<size_t>(fabric.queue_pair_sharing)]));
   option(of, "receive_units", uint64_t{fabric.receive_units}, "units");
   option(of, "receive_unit_bytes", uint64_t{fabric.receive_unit_bytes}, "bytes");
+  option(of, "reserved_units", uint64_t{fabric.reserved_units}, "units");
+  option(of, "shared_unit_bytes", fabric.shared_unit_bytes, "bytes");
+  option(of, "return_units_after", static_cast<uint64_t>(fabric.return_units_after.count()), "ms");
   option(of, "send_depth", uint64_t{fabric.send_depth}, "operations");
   option(of, "deferred_bytes", fabric.deferred_bytes, "bytes");
   option(of, "buffered_bytes", fabric.buffered_bytes, "bytes");

@@ -126,6 +126,9 @@ LocalJob::LocalJob(LocalJobOptions options)
         options_.fabric.heartbeat = std::chrono::hours(1);
       }
     }
+    if (options_.fabric.return_units_after == FabricOptions{}.return_units_after) {
+      options_.fabric.return_units_after = std::chrono::hours(1);
+    }
     options_.sim.seed = options_.seed;
     sim_ = std::make_shared<SimFabric>(options_.sim);
     stepper_ = std::make_unique<Stepper>(options_.processes * threads_, options_.seed);

@@ -42,7 +42,8 @@ struct LocalJobOptions {
   TransportCase transport{"shm", Transport::kShm};
   uint64_t seed = 1;
   // `threads` is per process. on_failure is kContinue, because all ranks share one process. In
-  // steps, an unset heartbeat is disabled: heartbeats depend on real time and cannot be replayed.
+  // steps, an unset heartbeat and an unset return_units_after are one hour: what depends on real
+  // time cannot be replayed.
   FabricOptions fabric{};
   // Options of fault transports; their seed is derived from `seed` and the rank. Default: benign.
   std::function<FaultOptions(uint64_t seed)> faults = FaultOptions::benign;
