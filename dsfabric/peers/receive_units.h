@@ -9,7 +9,6 @@
 #define CARIAMA_DSFABRIC_PEERS_RECEIVE_UNITS_H_
 
 #include <atomic>
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>

@@ -265,6 +265,8 @@ TEST(FabricOptionsTest, NumbersThatNoProcessHasAreRefused) {
   }
   EXPECT_EQ(Fabric::create({.threads = 0}).status().code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Fabric::create({.queue_pairs = 0}).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(Fabric::create({.reserved_units = 0}).status().code(),
+            absl::StatusCode::kInvalidArgument);
 }
 
 TEST(FabricPresets, HaveNames) {
