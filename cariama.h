@@ -90,6 +90,7 @@
 #include "mcts/progress.h"                                 // IWYU pragma: export
 #include "mcts/random.h"                                   // IWYU pragma: export
 #include "mcts/search.h"                                   // IWYU pragma: export
+#include "mcts/values.h"                                   // IWYU pragma: export
 #include "riutils/aggregator.h"                            // IWYU pragma: export
 #include "riutils/broadcast.h"                             // IWYU pragma: export
 #include "riutils/call.h"                                  // IWYU pragma: export

@@ -8,7 +8,8 @@
 //     explicit Network(std::shared_ptr<const Weights> weights);
 //     void evaluate(std::span<mcts::Evaluation<MyGame>> batch) {
 //       for (auto& one : batch) {
-//         one.value = ...;                                   // for player 0, 0 to 1
+//         one.value = ...;                                   // for player 0, 0 to 1; with kPlayers
+//                                                            //   an array
 //         for (size_t i = 0; i < one.moves.size(); ++i) one.priors[i] = ...;
 //       }
 //     }
@@ -80,6 +81,7 @@
 
 #include "mcts/game.h"
 #include "mcts/host.h"
+#include "mcts/values.h"
 
 namespace cariama::mcts {
 
@@ -93,7 +95,13 @@ struct Evaluation {
   // node: all legal moves.
   std::span<const typename G::Move> moves;
   std::span<float> priors;  // written by the evaluator: of moves[i], in the order of `moves`
-  float value = std::numeric_limits<float>::quiet_NaN();  // written by the evaluator: for player 0
+  ValueOf<G> value = not_written();  // written by the evaluator: for player 0, or for each player
+
+  [[nodiscard]] static constexpr ValueOf<G> not_written() {
+    ValueOf<G> value{};
+    for (float& one : internal::numbers_of(value)) one = std::numeric_limits<float>::quiet_NaN();
+    return value;
+  }
 };
 
 // An evaluator that returns when the batch is evaluated.

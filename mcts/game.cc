@@ -25,6 +25,11 @@ void refuse_probabilities(int outcomes, double sum) {
       sum, outcomes));
 }
 
+void refuse_player(int player, int players) {
+  throw std::runtime_error(absl::StrFormat(
+      "the game's to_move() returned %d: return the player to move, 0 to %d", player, players - 1));
+}
+
 void refuse_count(const char* function, int count, int most) {
   throw std::runtime_error(
       absl::StrFormat("the game's %s returned %d moves: it may return 0 to kMaxMoves, which is %d; "

@@ -1,6 +1,6 @@
-// The interface that a user of this layer implements: a sequential game for two players. The game
-// type deals with no message, thread, tree node or lock. The same type is searched by one thread
-// or by a cluster.
+// The interface that a user of this layer implements: a sequential game, for two players or another
+// number (More than two players). The game type deals with no message, thread, tree node or lock.
+// The same type is searched by one thread or by a cluster.
 //
 //   struct Nim {                                       // two players, 0 and 1
 //     using Move = uint8_t;                            // any small trivially copyable type
@@ -33,6 +33,15 @@
 // shares of its rollouts. The search needs up to kMaxMoves * (sizeof(Move) + 2 *
 // sizeof(Candidate<Move>)) bytes of stack.
 //
+// More than two players. With kPlayers = N the players are 0 to N - 1, and each value is a
+// std::array<float, N> with the value for each player: that of result(), playout(), Playouts::run()
+// and value(), and Evaluation::value. In each position the search chooses the move with the best
+// value for to_move() (max^n: Luckhardt, Irani 1986). to_move() alone says whose turn it is, so an
+// eliminated player has no more turns. The search proves only the wins of the player to move. A win
+// is a result that is 1 for one player and 0 for all others; a position is won if a move leads to a
+// win, or to a position that the same player has to move in and wins. So the search uses only the
+// verdicts kWins and kPruned. kPlayers = 1 is a puzzle.
+//
 // Chance. A game with dice or cards has chance positions: nature makes the next move, not a player.
 // The moves() of a chance position are its outcomes. The search chooses them by probability(): the
 // value of the position is the expected one (expectimax). At a chance position the search calls
@@ -61,18 +70,22 @@
 //    position takes these and a play() for each chance position until a player moves. No function
 //    blocks. A worker runs no calls during a function: other processes wait for it, and the search
 //    ends only after it.
-//  - Values. result(), playout() and value() return numbers from 0 to 1, within 0.00001. Priors are
-//    finite, 0 or more. The probabilities of the outcomes of a chance position add up to 1, within
-//    0.001. Any other number, and a NaN, is an error: the search ends with an exception that names
-//    the function and the number.
+//  - Values. result(), playout() and value() return numbers from 0 to 1, within 0.00001, and with
+//    kPlayers to_move() a number from 0 to kPlayers - 1. Priors are finite, 0 or more. The
+//    probabilities of the outcomes of a chance position add up to 1, within 0.001. Any other
+//    number, and a NaN, is an error: the search ends with an exception that names the function and
+//    the number.
 //  - No function throws. An exception ends the search (Search::run(), Host::serve()).
 //
 // Optional members. A concept detects each of them; the search uses it if the game has it:
 //
+//   static constexpr int kPlayers;                     // 1 to 16, 2 without this member; see More
+//                                                      //   than two players. Not with PaperSearch
 //   static constexpr int kAmafIds;                     // AMAF/RAVE statistics: each move has an id
 //   static int amaf_id(Move);                          //   0 .. kAmafIds - 1; a playout returns
 //   float playout(Random&, Owned<kAmafIds>&) const;    //   the ids that each player owned at the
-//                                                      //   end
+//                                                      //   end. With kPlayers:
+//                                                      //   Owned<kAmafIds, kPlayers>
 //   int expand(std::span<Candidate<Move>> out);        // replaces moves(): adds priors, verdicts;
 //                                                      //   omits moves that need not be tried; may
 //                                                      //   replace the state by a simpler one with
@@ -126,15 +139,16 @@
 
 #include "mcts/export.h"
 #include "mcts/random.h"
+#include "mcts/values.h"
 
 namespace cariama::mcts {
 
-// The AMAF ids that each player owned at the end of a playout. An id may belong to neither player.
-// Takes 16 bytes per 64 ids.
-template <int kIds>
+// The AMAF ids that each player owned at the end of a playout. An id may belong to no player. Takes
+// 8 bytes per player and 64 ids.
+template <int kIds, int kOwners = 2>
 struct Owned {
   static constexpr int kWords = kIds > 0 ? (kIds + 63) / 64 : 1;
-  uint64_t words[2][kWords] = {};
+  uint64_t words[kOwners][kWords] = {};
 
   void set(int player, int id) { words[player][id >> 6] |= uint64_t{1} << (id & 63); }
   [[nodiscard]] bool test(int player, int id) const {
@@ -142,7 +156,8 @@ struct Owned {
   }
 };
 
-// The proved result of a move, from the view of the player that makes the move.
+// The proved result of a move, from the view of the player that makes the move. With kPlayers the
+// search takes kLoses and kDraws for kOpen.
 enum class Verdict : uint8_t {
   kOpen,    // nothing is proved
   kWins,    // the player wins with perfect play
@@ -189,7 +204,7 @@ concept RefinesPriors =
 };
 template <typename G>
 concept HasValue = requires(const G& game) {
-  { game.value() } -> std::convertible_to<float>;
+  { game.value() } -> std::convertible_to<ValueOf<G>>;
 };
 template <typename G>
 concept HasKey = requires(const G& game) {
@@ -218,12 +233,12 @@ constexpr int amaf_ids() {
 // The result of one playout.
 template <typename G>
 struct Sample {
-  Owned<amaf_ids<G>()> owned;
-  float value = 0;  // for player 0
+  Owned<amaf_ids<G>(), players<G>()> owned;
+  ValueOf<G> value{};
 };
 template <typename G>
 requires(!HasAmaf<G>) struct Sample<G> {
-  float value = 0;  // for player 0
+  ValueOf<G> value{};
 };
 
 namespace internal {
@@ -262,28 +277,29 @@ concept HasPlay = requires(G position, typename G::Move move) {
 };
 template <typename G>
 concept HasResult = requires(const G& position) {
-  { position.result() } -> std::convertible_to<std::optional<float>>;
+  { position.result() } -> std::convertible_to<std::optional<ValueOf<G>>>;
 };
 template <typename G>
 concept HasPlayout = requires(const G& position, Random& random) {
-  { position.playout(random) } -> std::convertible_to<float>;
+  { position.playout(random) } -> std::convertible_to<ValueOf<G>>;
 };
 template <typename G>
-concept HasAmafPlayout = requires(const G& position, Random& random, Owned<G::kAmafIds>& owned) {
-  { position.playout(random, owned) } -> std::convertible_to<float>;
+concept HasAmafPlayout = requires(const G& position, Random& random,
+                                  Owned<G::kAmafIds, players<G>()>& owned) {
+  { position.playout(random, owned) } -> std::convertible_to<ValueOf<G>>;
 };
 template <typename G>
 concept MakesPlayouts = std::constructible_from<typename G::Playouts, const G&, Random&>;
 template <typename G>
 concept RunsPlayouts = requires(typename G::Playouts& playouts, const G& position,
                                 std::optional<typename G::Move> last, Random& random) {
-  { playouts.run(position, last, random) } -> std::convertible_to<float>;
+  { playouts.run(position, last, random) } -> std::convertible_to<ValueOf<G>>;
 };
 template <typename G>
 concept RunsAmafPlayouts = requires(typename G::Playouts& playouts, const G& position,
                                     std::optional<typename G::Move> last, Random& random,
-                                    Owned<G::kAmafIds>* owned) {
-  { playouts.run(position, last, random, owned) } -> std::convertible_to<float>;
+                                    Owned<G::kAmafIds, players<G>()>* owned) {
+  { playouts.run(position, last, random, owned) } -> std::convertible_to<ValueOf<G>>;
 };
 
 // Detects a member by its name alone, whatever its type: if G has a member of this name, the name
@@ -298,6 +314,7 @@ struct Names {
   void key();
   void amaf_id();
   void kAmafIds();  // NOLINT(readability-identifier-naming): the name of a member of G
+  void kPlayers();  // NOLINT(readability-identifier-naming): the name of a member of G
 };
 template <typename G>
 struct BothNames : G, Names {};
@@ -331,6 +348,10 @@ concept NamesAmaf = !requires {
   &BothNames<G>::amaf_id;
 }
 || !requires { &BothNames<G>::kAmafIds; };
+template <typename G>
+concept NamesPlayers = !requires {
+  &BothNames<G>::kPlayers;
+};
 
 // Returns true if the game has playouts that a search can call.
 template <typename G>
@@ -341,6 +362,22 @@ consteval bool has_some_playout() {
     return HasAmafPlayout<G>;
   } else {
     return HasPlayout<G>;
+  }
+}
+
+// Returns true if each function of the game that returns a value returns a ValueOf<G>.
+template <typename G>
+consteval bool returns_values() {
+  if constexpr (!HasResult<G> || (NamesValue<G> && !HasValue<G>)) {
+    return false;
+  } else if constexpr (HasPlayouts<G>) {
+    if constexpr (HasAmaf<G>) {
+      return RunsAmafPlayouts<G>;
+    } else {
+      return RunsPlayouts<G>;
+    }
+  } else {
+    return !NamesPlayout<G> || has_some_playout<G>();
   }
 }
 
@@ -415,8 +452,17 @@ consteval bool check_game() {
     static_assert(HasToMove<G>, "cariama: a game needs: int to_move() const");
     static_assert(HasMoves<G>, "cariama: a game needs: int moves(std::span<Move> out) const");
     static_assert(HasPlay<G>, "cariama: a game needs: void play(Move move)");
-    static_assert(HasResult<G>, "cariama: a game needs: std::optional<float> result() const");
-    return check_hooks<G>();
+    static_assert(!NamesPlayers<G> || HasPlayers<G>,
+                  "cariama: the game's kPlayers is not: static constexpr int kPlayers, 1 to 16");
+    if constexpr (kTwoPlayers<G>) {
+      static_assert(HasResult<G>, "cariama: a game needs: std::optional<float> result() const");
+      return check_hooks<G>();
+    } else {
+      static_assert(returns_values<G>(),
+                    "cariama: in a game with kPlayers the values of result() (std::optional), "
+                    "playout(), Playouts::run() and value() are std::array<float, kPlayers>");
+      if constexpr (returns_values<G>()) return check_hooks<G>();
+    }
   }
   return true;
 }
@@ -436,7 +482,9 @@ namespace internal {
 [[noreturn]] CARIAMA_MCTS_EXPORT void refuse_prior(const char* function, float prior, int move,
                                                    int moves);
 [[noreturn]] CARIAMA_MCTS_EXPORT void refuse_probabilities(int outcomes, double sum);
-// Throws std::runtime_error: `function` of the game has returned that number of moves.
+// Throw std::runtime_error: to_move() has returned that player; `function` of the game has returned
+// that number of moves.
+[[noreturn]] CARIAMA_MCTS_EXPORT void refuse_player(int player, int players);
 [[noreturn]] CARIAMA_MCTS_EXPORT void refuse_count(const char* function, int count, int most);
 // Throws std::runtime_error: expand() has changed a position into a chance position.
 [[noreturn]] CARIAMA_MCTS_EXPORT void refuse_expansion();
@@ -451,11 +499,17 @@ namespace internal {
   }
   return value;
 }
+// As checked_value(), for the value for each player.
+template <typename G>
+[[nodiscard]] ValueOf<G> checked_values(const char* function, ValueOf<G> value) {
+  for (float& one : numbers_of(value)) one = checked_value(function, one);
+  return value;
+}
 // Returns result() of the position. Throws std::runtime_error if it is not from 0 to 1.
 template <typename G>
-[[nodiscard]] std::optional<float> checked_result(const G& position) {
-  std::optional<float> result = position.result();
-  if (result) result = checked_value("result()", *result);
+[[nodiscard]] std::optional<ValueOf<G>> checked_result(const G& position) {
+  std::optional<ValueOf<G>> result = position.result();
+  if (result) result = checked_values<G>("result()", *result);
   return result;
 }
 // Throws std::runtime_error if a prior is not a finite number of 0 or more.
@@ -480,7 +534,7 @@ class PlayoutRunner {
     } else {
       sample.value = position.playout(random);
     }
-    sample.value = checked_value("playout()", sample.value);
+    sample.value = checked_values<G>("playout()", sample.value);
     return sample;
   }
 };
@@ -496,7 +550,7 @@ class PlayoutRunner<G> {
     } else {
       sample.value = playouts_.run(position, last, random);
     }
-    sample.value = checked_value("Playouts::run()", sample.value);
+    sample.value = checked_values<G>("Playouts::run()", sample.value);
     return sample;
   }
 
@@ -520,9 +574,9 @@ class Evaluator {
   template <typename Add>
   void run(const G& position, std::optional<typename G::Move> last, Random& random, uint32_t count,
            Add&& add) {
-    [[maybe_unused]] float value = 0;
+    [[maybe_unused]] ValueOf<G> value{};
     if constexpr (HasValue<G>) {
-      if (value_weight_ > 0) value = checked_value("value()", position.value());
+      if (value_weight_ > 0) value = checked_values<G>("value()", position.value());
     }
     for (uint32_t i = 0; i < count; ++i) {
       Sample<G> sample;
@@ -532,7 +586,11 @@ class Evaluator {
         sample = playouts_.run(position, last, random);
       } else {
         if (value_weight_ < 1) sample = playouts_.run(position, last, random);
-        sample.value = (1 - value_weight_) * sample.value + value_weight_ * value;
+        const auto to = numbers_of(sample.value);
+        const auto from = numbers_of(value);
+        for (size_t k = 0; k < to.size(); ++k) {
+          to[k] = (1 - value_weight_) * to[k] + value_weight_ * from[k];
+        }
       }
       add(sample);
     }

@@ -332,6 +332,10 @@ struct SearchResult {
   Outcome outcome = Outcome::kOpen;  // of the root
   // The best move first (ChoiceOptions). Empty if the position has ended or has no moves.
   std::vector<MoveResult<Move>> moves;
+  // Games with kPlayers other than 2: the value of the root for each player. It is the mean of the
+  // rollouts of this search, or the value of `outcome` if that is proved. Empty in games of two
+  // players: these have the value of moves[0], and for the other player its difference from 1.
+  std::vector<double> values;
   // By rank. In a progress report, and for processes that are in `late` or have died, the last
   // statistics that rank 0 knows: those of the begin of the search (0) if the process has not
   // answered since.

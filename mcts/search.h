@@ -657,8 +657,8 @@ class Search {
   }
 
   [[nodiscard]] Result report() {
-    Result result = result_of(root(), current_.choice, process_.lines());
-    result.iterations = iterations();
+    Result result =
+        result_of(root(), current_.choice, process_.lines(), iterations(), job_.value());
     result.seconds = seconds();
     return result;
   }

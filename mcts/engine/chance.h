@@ -1,7 +1,7 @@
 // Chance: the choice of the outcome of a chance position that a rollout follows.
 //
 // A node of a chance position has the outcomes as its moves and their probabilities as its priors.
-// The values in it are those for player 0.
+// The values in it are those for player 0, and no move is chosen by them.
 #ifndef CARIAMA_MCTS_ENGINE_CHANCE_H_
 #define CARIAMA_MCTS_ENGINE_CHANCE_H_
 

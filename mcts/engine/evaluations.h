@@ -27,6 +27,7 @@
 #include "mcts/engine/node.h"
 #include "mcts/evaluator.h"
 #include "mcts/options.h"
+#include "mcts/values.h"
 
 namespace cariama::mcts {
 
@@ -269,8 +270,9 @@ class Evaluations<G> {
   }
   static void check(const Evaluation<G>& one) {
     // Conditions that a NaN does not fulfil.
-    if (!(one.value >= 0 && one.value <= 1)) {
-      throw std::runtime_error("the evaluator returned the value " + std::to_string(one.value) +
+    for (const float value : internal::numbers_of(one.value)) {
+      if (value >= 0 && value <= 1) continue;
+      throw std::runtime_error("the evaluator returned the value " + std::to_string(value) +
                                ": write Evaluation::value of each position, 0 to 1");
     }
     for (size_t i = 0; i < one.priors.size(); ++i) {

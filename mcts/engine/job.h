@@ -12,13 +12,16 @@
 #define CARIAMA_MCTS_ENGINE_JOB_H_
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cmath>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <mutex>
 #include <span>
+#include <type_traits>
 #include <vector>
 
 #include "dsfabric/ids.h"
@@ -26,6 +29,7 @@
 #include "mcts/engine/selection.h"
 #include "mcts/engine/slot_table.h"
 #include "mcts/options.h"
+#include "mcts/values.h"
 
 namespace cariama::mcts {
 
@@ -54,12 +58,20 @@ class Job {
   // which the caller or the job queue ends. Requires: the job is finished.
   void start(int64_t rollouts) {
     completed_.store(0, std::memory_order_relaxed);
-    value_.store(0, std::memory_order_relaxed);
+    if (!root) clear_value();
     samples_used_.store(0, std::memory_order_relaxed);
     if (!root && !share && samples_.size() < kMaxSamples) samples_.resize(kMaxSamples);
     pending_.store(rollouts + 1, std::memory_order_relaxed);
     count_left(rollouts);
     to_issue_.store(rollouts, std::memory_order_release);
+  }
+
+  // Sets the sum of the values to 0. start() does so except for the root's job, whose rollouts a
+  // search may start several times.
+  void clear_value() {
+    for (std::atomic<double>& one : internal::numbers_of(value_)) {
+      one.store(0, std::memory_order_relaxed);
+    }
   }
 
   // Takes up to `most` of the rollouts that have not been taken, and returns their number. The
@@ -104,10 +116,15 @@ class Job {
 
   // Adds `count` completed rollouts with the sum of their values and their playouts. Requires:
   // their operations are still pending.
-  void add(uint32_t count, double sum, std::span<const Sample<G>> samples) {
+  void add(uint32_t count, const internal::SumOf<G>& sum, std::span<const Sample<G>> samples) {
     completed_.fetch_add(count, std::memory_order_relaxed);
-    if (root || share) return;
-    value_.fetch_add(sum, std::memory_order_relaxed);
+    const bool of_root = root || share;
+    // In games of two players the result of a search does not need the sum of the root's job.
+    if (kTwoPlayers<G> && of_root) return;
+    const auto to = internal::numbers_of(value_);
+    const auto from = internal::numbers_of(sum);
+    for (size_t i = 0; i < to.size(); ++i) to[i].fetch_add(from[i], std::memory_order_relaxed);
+    if (of_root) return;
     if constexpr (HasAmaf<G>) {
       for (const Sample<G>& sample : samples) {
         const uint32_t at = samples_used_.fetch_add(1, std::memory_order_relaxed);
@@ -117,8 +134,15 @@ class Job {
   }
 
   [[nodiscard]] uint64_t completed() const { return completed_.load(std::memory_order_relaxed); }
-  // The results. Requires: the job is finished.
-  [[nodiscard]] double value() const { return value_.load(std::memory_order_relaxed); }
+  // The results. Requires: the job is finished, or it is the root's job, whose sum is that of all
+  // completed rollouts of the search, 0 in games of two players.
+  [[nodiscard]] internal::SumOf<G> value() const {
+    internal::SumOf<G> sum{};
+    const auto to = internal::numbers_of(sum);
+    const auto from = internal::numbers_of(value_);
+    for (size_t i = 0; i < to.size(); ++i) to[i] = from[i].load(std::memory_order_relaxed);
+    return sum;
+  }
   [[nodiscard]] std::span<const Sample<G>> samples() const {
     const uint32_t used = samples_used_.load(std::memory_order_relaxed);
     return {samples_.data(), std::min(used, static_cast<uint32_t>(samples_.size()))};
@@ -133,7 +157,9 @@ class Job {
   std::atomic<int64_t> to_issue_{0};
   std::atomic<int64_t> pending_{0};
   std::atomic<uint64_t> completed_{0};
-  std::atomic<double> value_{0};
+  std::conditional_t<kTwoPlayers<G>, std::atomic<double>,
+                     std::array<std::atomic<double>, players<G>()>>
+      value_{};
   std::atomic<uint32_t> samples_used_{0};
   std::vector<Sample<G>> samples_;
 };
@@ -276,11 +302,12 @@ struct JobRequest {
   bool share = false;  // begin at the copy of the root; `node` is not used
 };
 // The answer to a JobRequest. The samples of the playouts follow.
+template <Game G>
 struct JobAnswer {
   SlotId ticket;
   uint32_t rank = 0;
   uint32_t completed = 0;            // rollouts; the others have ended without a value
-  double value = 0;                  // sum of the values for player 0
+  internal::SumOf<G> value{};        // sum of the values
   Outcome outcome = Outcome::kOpen;  // of the job's node
   bool full = false;                 // the process has no memory for nodes
   bool useless = false;              // the job's node does not exist, or its outcome is proved
@@ -288,7 +315,9 @@ struct JobAnswer {
   // Returns false if no process of a job of `processes` sends this answer. An infinite value
   // would stay in the nodes of the path.
   [[nodiscard]] bool is_possible(uint32_t processes) const {
-    return rank < processes && std::isfinite(value);
+    const auto numbers = internal::numbers_of(value);
+    return rank < processes &&
+           std::ranges::all_of(numbers, [](double one) { return std::isfinite(one); });
   }
 };
 // Requests the creation of a node; the position follows.

@@ -3,6 +3,7 @@
 #ifndef CARIAMA_MCTS_ENGINE_MOVE_RECORDS_H_
 #define CARIAMA_MCTS_ENGINE_MOVE_RECORDS_H_
 
+#include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
@@ -11,6 +12,7 @@
 #include <vector>
 
 #include "mcts/engine/node.h"
+#include "mcts/values.h"
 
 namespace cariama::mcts {
 namespace internal {
@@ -82,7 +84,7 @@ template <Game G>
 }
 
 // Sets `samples` to the playouts in the answer to a job. If these are none, because one is cut
-// short or its value is not between 0 and 1, clears `samples` and returns false.
+// short or a number of its value is not between 0 and 1, clears `samples` and returns false.
 template <Game G>
 [[nodiscard]] bool decode_samples(const void* data, uint64_t bytes,
                                   std::vector<Sample<G>>& samples) {
@@ -90,7 +92,8 @@ template <Game G>
   if (samples.empty()) return bytes == 0;
   std::memcpy(static_cast<void*>(samples.data()), data, bytes);
   for (const Sample<G>& sample : samples) {
-    if (sample.value >= 0 && sample.value <= 1) continue;
+    const auto possible = [](float one) { return one >= 0 && one <= 1; };
+    if (std::ranges::all_of(internal::numbers_of(sample.value), possible)) continue;
     samples.clear();
     return false;
   }

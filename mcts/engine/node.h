@@ -24,6 +24,7 @@
 #include "mcts/engine/select_kernel.h"
 #include "mcts/game.h"
 #include "mcts/outcome.h"
+#include "mcts/values.h"
 
 namespace cariama::mcts {
 
@@ -114,10 +115,10 @@ class Node {
     G state = position;
     const uint64_t key = key_of(position);  // before expand() changes it
     Candidate<Move> moves[G::kMaxMoves];
-    const std::optional<float> result = internal::checked_result(state);
+    const std::optional<ValueOf<G>> result = internal::checked_result(state);
     int count = result ? 0 : internal::list_moves(state, std::span(moves), simplify);
     // expand() may have replaced the state by one in which the game has ended.
-    const std::optional<float> late = result ? result : internal::checked_result(state);
+    const std::optional<ValueOf<G>> late = result ? result : internal::checked_result(state);
     if (late || count == 0) count = 0;
     const int padded = (count + kGroup - 1) / kGroup * kGroup;
     void* memory = arena.allocate(bytes_for(padded));
@@ -164,7 +165,7 @@ class Node {
       if (record.has_child) node->set_child(i, Ref(record.child));
     }
     if (count == 0) {  // selection needs a move or an outcome
-      const std::optional<float> result = state.result();
+      const std::optional<ValueOf<G>> result = state.result();
       node->outcome_.store(result ? outcome_of(*result) : Outcome::kDraw,
                            std::memory_order_relaxed);
     }
@@ -277,10 +278,15 @@ class Node {
     visits_.fetch_sub(count, std::memory_order_relaxed);
     array<std::atomic<uint32_t>>(kVisitsAt)[i].fetch_sub(count, std::memory_order_relaxed);
   }
-  // Adds the values of `count` completed rollouts through move i. sum: of their values for player
-  // 0.
-  void leave(int i, uint32_t count, double sum) {
-    const double own = player_ == 0 ? sum : count - sum;
+  // Adds the values of `count` completed rollouts through move i, with this sum. The selection
+  // compares the moves of this node only, so the node counts the value for its player alone.
+  void leave(int i, uint32_t count, const internal::SumOf<G>& sum) {
+    double own = 0;
+    if constexpr (kTwoPlayers<G>) {
+      own = player_ == 0 ? sum : count - sum;
+    } else {
+      own = sum[player_];
+    }
     array<std::atomic<double>>(kValueAt)[i].fetch_add(own, std::memory_order_relaxed);
   }
   // Adds to the value of move i without a visit. For rollouts in flight: the same value is
@@ -293,7 +299,12 @@ class Node {
   // read-modify-write per move would be slower than the more exact statistic is worth.
   void count_amaf(const Sample<G>& sample) {
     if constexpr (kAmaf) {
-      const float own = player_ == 0 ? sample.value : 1 - sample.value;
+      float own = 0;
+      if constexpr (kTwoPlayers<G>) {
+        own = player_ == 0 ? sample.value : 1 - sample.value;
+      } else {
+        own = sample.value[player_];
+      }
       const auto& words = sample.owned.words[player_];
       const Move* moves = array<Move>(kMoveAt);
       auto* const amaf_visits = array<std::atomic<float>>(kAmafAt);
@@ -431,13 +442,19 @@ class Node {
                       std::memory_order_seq_cst);
   }
 
-  // Records that move i leads to this outcome. The caller calls resolve() afterwards.
+  // Records that move i leads to this outcome. The caller calls resolve() afterwards. In games of
+  // other than two players it records only a win of the player to move: after another outcome of
+  // all moves, the best one of them may be no win of any player.
   void prove(int i, Outcome outcome) {
+    if constexpr (!kTwoPlayers<G>) {
+      if (outcome != win_of(player_) || is_chance()) return;
+    }
     set_verdict(i, outcome == Outcome::kDraw    ? Verdict::kDraws
                    : outcome == win_of(player_) ? Verdict::kWins
                                                 : Verdict::kLoses);
   }
   void set_verdict(int i, Verdict verdict) {
+    verdict = usable(verdict);
     auto& place = array<std::atomic<Verdict>>(kVerdictAt)[i];
     // A proved verdict never changes. kPruned may change to a proved verdict.
     Verdict known = place.load(std::memory_order_relaxed);
@@ -465,6 +482,8 @@ class Node {
       win |= known == Verdict::kWins;
     }
     if (!win && open) return Outcome::kOpen;
+    // With other than two players all moves are pruned here, against the contract of expand().
+    draw |= !kTwoPlayers<G>;
     const Outcome result = win ? win_of(player_) : draw ? Outcome::kDraw : win_of(1 - player_);
     outcome_.store(result, std::memory_order_relaxed);
     return result;
@@ -507,7 +526,25 @@ class Node {
         size_(size),
         padded_(static_cast<uint16_t>((size + kGroup - 1) / kGroup * kGroup)),
         creator_(creator),
-        player_(internal::is_chance(state) ? uint8_t{0} : static_cast<uint8_t>(state.to_move())) {}
+        player_(player_of(state, size)) {}
+
+  // Throws std::runtime_error if a game with kPlayers returned no player for a node with moves.
+  [[nodiscard]] static uint8_t player_of(const G& state, uint16_t size) {
+    if (internal::is_chance(state)) return 0;
+    if constexpr (kTwoPlayers<G>) {
+      return static_cast<uint8_t>(state.to_move());
+    } else {
+      if (size == 0) return 0;
+      const int player = state.to_move();
+      if (player < 0 || player >= players<G>()) internal::refuse_player(player, players<G>());
+      return static_cast<uint8_t>(player);
+    }
+  }
+  // Returns the verdict, or kOpen if it says nothing that the search uses.
+  [[nodiscard]] static constexpr Verdict usable(Verdict verdict) {
+    const bool used = kTwoPlayers<G> || verdict == Verdict::kWins || verdict == Verdict::kPruned;
+    return used ? verdict : Verdict::kOpen;
+  }
 
   // Returns true if the selection considers moves with this verdict. In games with chance these
   // are also draws: other moves may stay open after any number of rollouts. If they are worse
@@ -548,7 +585,7 @@ class Node {
         new (array<std::atomic<float>>(kAmafAt) + i) std::atomic<float>(0);
         new (array<std::atomic<float>>(kAmafValueAt) + i) std::atomic<float>(0);
       }
-      const Verdict verdict = real ? moves[i].verdict : Verdict::kPruned;
+      const Verdict verdict = real ? usable(moves[i].verdict) : Verdict::kPruned;
       new (array<std::atomic<float>>(kPriorAt) + i) std::atomic<float>(real ? moves[i].prior : 0);
       new (array<std::atomic<float>>(kBiasAt) + i)
           std::atomic<float>(is_selectable(verdict) ? 0 : kClosed);

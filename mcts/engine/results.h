@@ -14,6 +14,8 @@
 #include "mcts/engine/node.h"
 #include "mcts/host.h"
 #include "mcts/options.h"
+#include "mcts/outcome.h"
+#include "mcts/values.h"
 
 namespace cariama::mcts {
 
@@ -28,15 +30,30 @@ inline void report_idle_processes(const Host& host, std::span<const Statistics> 
   }
 }
 
-// Returns the result without its iterations, its time and the statistics of the processes. Called
-// by worker 0 of rank 0, also during a search. Requires: lines.begin() has run for this root.
+// Returns the result without its time and the statistics of the processes. sum: of the values of
+// the iterations. Called by worker 0 of rank 0, also during a search. Requires: lines.begin() has
+// run for this root.
 template <Game G>
 [[nodiscard]] SearchResult<typename G::Move> result_of(const Node<G>& root,
-                                                       const ChoiceOptions& choice,
-                                                       Lines<G>& lines) {
+                                                       const ChoiceOptions& choice, Lines<G>& lines,
+                                                       uint64_t iterations,
+                                                       const internal::SumOf<G>& sum) {
   SearchResult<typename G::Move> result;
   result.player = root.player();
+  result.iterations = iterations;
   result.outcome = root.outcome();
+  if constexpr (!kTwoPlayers<G>) {
+    if (result.outcome != Outcome::kOpen) {
+      const ValueOf<G> proved = internal::value_with<G>(result.outcome);
+      result.values.assign(proved.begin(), proved.end());
+    } else {
+      for (const double one : sum) {
+        // Rollouts may end between the two readings.
+        const double mean = iterations == 0 ? 0.5 : one / static_cast<double>(iterations);
+        result.values.push_back(std::clamp(mean, 0.0, 1.0));
+      }
+    }
+  }
   std::vector<std::vector<typename G::Move>> by_move = lines.take();
   for (const int i : ordered_moves(root, choice)) {
     MoveResult<typename G::Move> move;

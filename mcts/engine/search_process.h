@@ -113,6 +113,7 @@ class SearchProcess final : public CommandedSearch<SearchProcess<G>> {
     tree_.begin(options);
     pool_.resume();
     exchange_.begin(options);
+    pool_.root_job().clear_value();
     created_for_others_before_ = exchange_.created_for_others();
     cpu_before_ = cpu_seconds();
     for (uint32_t i = 0; i < host_.threads(); ++i) {

@@ -31,12 +31,14 @@
 #include "mcts/engine/move_records.h"
 #include "mcts/engine/node.h"
 #include "mcts/engine/rollout_counters.h"
+#include "mcts/engine/sampler.h"
 #include "mcts/engine/selection.h"
 #include "mcts/engine/slot_table.h"
 #include "mcts/engine/tree.h"
 #include "mcts/engine/work_pool.h"
 #include "mcts/host.h"
 #include "mcts/options.h"
+#include "mcts/values.h"
 
 namespace cariama::mcts {
 
@@ -57,7 +59,7 @@ class Worker {
   // Resets the worker for a new search. Called by worker 0, while this worker runs no rollout.
   void begin(uint64_t seed) {
     thread_.random = Random(seed);
-    evaluator_.reset();
+    sampler_.reset();
     if constexpr (HasEvaluator<G>) evaluations_.begin(options().evaluation);
     before_ = totals();
   }
@@ -264,7 +266,7 @@ class Worker {
           end_proved(job, known);
         } else {
           counters_.completions.add();
-          finish(job, path_, 1, *node->state().result(), {}, Outcome::kOpen);
+          finish(job, path_, 1, internal::sum_of<G>(*node->state().result()), {}, Outcome::kOpen);
         }
         return true;
       }
@@ -339,14 +341,17 @@ class Worker {
   }
   // Ends a rollout that reached a position with a proved outcome.
   void end_proved(Job<G>& job, Outcome known) {
-    if (path_.empty()) {  // the node of the job is proved: the job needs no more rollouts
+    // The node of the job is proved: the job needs no more rollouts. With other than two players
+    // the verdict of its parent's move may stay open, and rollouts that choose the move have the
+    // value of the proof.
+    if (path_.empty() && (kTwoPlayers<G> || job.root || job.share)) {
       counters_.cancelled.add();
       if (!job.root) cancel(job, static_cast<uint32_t>(job.take_all()));
       return_rollouts(job, 1);
       return;
     }
     counters_.completions.add();
-    finish(job, path_, 1, value_of(known), {}, known);
+    finish(job, path_, 1, internal::sum_of<G>(internal::value_with<G>(known)), {}, known);
   }
 
   // Ends a rollout at the position after the last move of its path: by the result of the game, or
@@ -355,7 +360,7 @@ class Worker {
   void sample(Job<G>& job, NodeType& node, int move) {
     G position = node.after(move);
     typename G::Move last = node.move(move);
-    std::optional<float> result = internal::checked_result(position);
+    std::optional<ValueOf<G>> result = internal::checked_result(position);
     const Outcome proved = result ? outcome_of(*result) : Outcome::kOpen;
     if constexpr (HasChance<G> && (HasValue<G> || HasEvaluator<G>)) {
       if (const auto outcome = play_outcomes(position, thread_.random)) {
@@ -365,30 +370,24 @@ class Worker {
     }
     if (result) {
       counters_.completions.add();
-      finish(job, path_, 1, *result, {}, proved);
+      finish(job, path_, 1, internal::sum_of<G>(*result), {}, proved);
       return;
     }
     if constexpr (HasEvaluator<G>) {
       evaluations_.add_position({&job, nullptr, path_}, position);
       return;
     }
-    if (!evaluator_) evaluator_.emplace(node.state(), thread_.random, options().value_weight);
-    samples_.clear();
-    double sum = 0;
-    const uint32_t playouts = options().playouts_per_leaf;
-    evaluator_->run(position, last, thread_.random, playouts, [&](const SampleType& sample) {
-      samples_.push_back(sample);
-      sum += sample.value;
-    });
-    counters_.playouts.add(playouts);
+    const internal::SumOf<G> sum =
+        sampler_.run(position, last, node.state(), thread_.random, options());
+    counters_.playouts.add(options().playouts_per_leaf);
     counters_.completions.add();
-    finish(job, path_, 1, sum / playouts, samples_, Outcome::kOpen);
+    finish(job, path_, 1, sum, sampler_.samples(), Outcome::kOpen);
   }
 
   // Adds the values of `count` rollouts to the nodes of their path, and ends their operations.
   // below: the proved outcome of the last move, or kOpen.
-  void finish(Job<G>& job, std::span<const Step<G>> path, uint32_t count, double sum,
-              std::span<const SampleType> samples, Outcome below) {
+  void finish(Job<G>& job, std::span<const Step<G>> path, uint32_t count,
+              const internal::SumOf<G>& sum, std::span<const SampleType> samples, Outcome below) {
     for (size_t i = path.size(); i-- > 0;) {
       NodeType& node = *path[i].node;
       node.leave(path[i].move, count, sum);
@@ -414,7 +413,8 @@ class Worker {
           const PendingRollout<G>& pending = batch->pending[i];
           if (pending.job == nullptr) continue;
           counters_.completions.add();
-          finish(*pending.job, pending.path, 1, batch->positions[i].value, {}, Outcome::kOpen);
+          finish(*pending.job, pending.path, 1, internal::sum_of<G>(batch->positions[i].value), {},
+                 Outcome::kOpen);
         }
         note_evaluations();
       }
@@ -466,13 +466,13 @@ class Worker {
     pool_.jobs().recycle(job);
   }
   void answer(const Job<G>& job) {
-    const JobAnswer answer{job.ticket,
-                           host_.rank(),
-                           static_cast<uint32_t>(job.completed()),
-                           job.value(),
-                           job.node == nullptr ? Outcome::kOpen : job.node->outcome(),
-                           tree_.full(),
-                           job.node == nullptr || job.node->outcome() != Outcome::kOpen};
+    const JobAnswer<G> answer{job.ticket,
+                              host_.rank(),
+                              static_cast<uint32_t>(job.completed()),
+                              job.value(),
+                              job.node == nullptr ? Outcome::kOpen : job.node->outcome(),
+                              tree_.full(),
+                              job.node == nullptr || job.node->outcome() != Outcome::kOpen};
     // The answer goes to the thread of the requesting process with this thread's index, even if
     // another thread sent the request. So a thread needs channels only to threads of its own index.
     const uint32_t to = host_.id(job.requester / host_.threads(), thread_.index);
@@ -541,7 +541,7 @@ class Worker {
       });
     }
   }
-  void on_shared(const Ticket<G>& ticket, const JobAnswer& answer) {
+  void on_shared(const Ticket<G>& ticket, const JobAnswer<G>& answer) {
     pool_.shared(ticket.rank).fetch_sub(static_cast<int32_t>(ticket.rollouts));
     if (answer.full) tree_.note_full();
     pool_.note_answer();
@@ -549,7 +549,7 @@ class Worker {
     if (answer.useless) exchange_.has_root_copy(ticket.rank).store(false);
     counters_.visits.add(completed);
     counters_.handed_over.add(completed);
-    if (completed != 0) finish(*ticket.job, {}, completed, 0, {}, Outcome::kOpen);
+    if (completed != 0) finish(*ticket.job, {}, completed, answer.value, {}, Outcome::kOpen);
     if (completed != ticket.rollouts) return_rollouts(*ticket.job, ticket.rollouts - completed);
   }
 
@@ -640,7 +640,7 @@ class Worker {
     if (host_.threads() > 1) host_.wake_workers();
   }
 
-  void on_answer(const JobAnswer& answer, const void* data, uint64_t bytes) {
+  void on_answer(const JobAnswer<G>& answer, const void* data, uint64_t bytes) {
     if (!answer.is_possible(host_.size())) return internal::note_malformed("the answer of a job");
     const TraceScope trace("mcts", "take results", "rollouts", answer.completed);
     std::optional<Ticket<G>> ticket = pool_.tickets().take(answer.ticket);
@@ -684,10 +684,9 @@ class Worker {
   LocalTree<G>& tree_;
   WorkPool<G>& pool_;
   CopyExchange<G>& exchange_;
-  std::optional<internal::Evaluator<G>> evaluator_;
+  Sampler<G> sampler_;
   Evaluations<G> evaluations_;
   std::vector<Step<G>> path_;
-  std::vector<SampleType> samples_;
   std::vector<SampleType> answered_;
   RolloutCounters counters_;
   CounterSet shown_;   // last: reads counters_

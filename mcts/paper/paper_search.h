@@ -28,6 +28,7 @@
 #include "mcts/host.h"
 #include "mcts/options.h"
 #include "mcts/paper/engine/paper_tree.h"
+#include "mcts/values.h"
 
 namespace cariama::mcts {
 
@@ -39,6 +40,8 @@ class PaperSearch {
                 "cariama: PaperSearch runs playouts, so its game has no Evaluator: use Search");
   static_assert(!HasChance<G>,
                 "cariama: PaperSearch has no chance positions: use Search for a game with chance");
+  static_assert(kTwoPlayers<G>,
+                "cariama: PaperSearch has two players: use Search for a game with kPlayers");
   using Move = typename G::Move;
   using Result = SearchResult<Move>;
   using Progress = std::function<void(const Result&)>;

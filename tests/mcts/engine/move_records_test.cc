@@ -87,7 +87,7 @@ TEST(MoveRecords, NumbersThatAreNotFiniteAreRejected) {
                               record.value};
       EXPECT_FALSE(decode_move_counts(&counts, sizeof counts, 7)) << field;
     }
-    JobAnswer answer;
+    JobAnswer<ConnectFour> answer;
     answer.value = wrong;
     EXPECT_FALSE(answer.is_possible(kProcesses));
   }
@@ -98,7 +98,7 @@ TEST(MoveRecords, NamesThatNoNodeHasAreImpossible) {
   EXPECT_FALSE(is_possible({kProcesses, 0, 0}, kProcesses));
   EXPECT_FALSE(is_possible({UINT16_MAX, 0, 0}, kProcesses));
   EXPECT_FALSE(is_possible({0, RemoteNode::kLastGeneration + 1, 0}, kProcesses));
-  JobAnswer answer;
+  JobAnswer<ConnectFour> answer;
   EXPECT_TRUE(answer.is_possible(kProcesses));
   answer.rank = kProcesses;
   EXPECT_FALSE(answer.is_possible(kProcesses));
