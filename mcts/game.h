@@ -26,8 +26,9 @@
 // tree nodes and to other processes. Requires: a position without result() has at least one move.
 // After expand() it has at least one move that is not kPruned. The search does not check this: it
 // takes a position without moves for a proved draw, and one with pruned moves only for a loss of
-// the player to move. A chance position without outcomes is an error, as wrong probabilities. `out`
-// has kMaxMoves elements; moves() and expand() must not write more.
+// the player to move; with kPlayers both for a draw, with the value 0.5 for each player. A chance
+// position without outcomes is an error, as wrong probabilities. `out` has kMaxMoves elements;
+// moves() and expand() must not write more.
 //
 // A node that does not fit into a call gets no copy. If it is the root, the other processes get no
 // shares of its rollouts. The search needs up to kMaxMoves * (sizeof(Move) + 2 *

@@ -443,8 +443,8 @@ class Node {
   }
 
   // Records that move i leads to this outcome. The caller calls resolve() afterwards. In games of
-  // other than two players it records only a win of the player to move: after another outcome of
-  // all moves, the best one of them may be no win of any player.
+  // other than two players it records only a win of the player to move: a verdict does not say
+  // which other player wins.
   void prove(int i, Outcome outcome) {
     if constexpr (!kTwoPlayers<G>) {
       if (outcome != win_of(player_) || is_chance()) return;

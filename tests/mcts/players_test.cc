@@ -1,10 +1,12 @@
 // Games of other than two players: the search finds the solution by max^n, with threads, processes,
 // eliminated players, chance, evaluators and AMAF, and proves only wins of the player to move.
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
+#include <memory>
 #include <optional>
 #include <span>
 #include <stdexcept>
