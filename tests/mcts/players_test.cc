@@ -54,7 +54,7 @@ typename G::Move check_solution(Search<G>& search, const G& game) {
   constexpr double kTolerance = 0.08;
   const auto solution = solve_for_all(game);
   const auto mover = static_cast<size_t>(game.to_move());
-  auto result = search.run(game, {.iterations = 40'000});
+  auto result = search.run(game, {.iterations = 20'000});
   const auto deviation = [&] {
     G next = game;
     next.play(result.moves[0].move);
@@ -66,10 +66,10 @@ typename G::Move check_solution(Search<G>& search, const G& game) {
     return most;
   };
   for (int run = 1; run < kMostRuns && deviation() > kTolerance; ++run) {
-    result = search.run(game, {.iterations = 40'000});
+    result = search.run(game, {.iterations = 20'000});
   }
   EXPECT_LE(deviation(), kTolerance);
-  EXPECT_EQ(result.iterations, 40'000u);
+  EXPECT_EQ(result.iterations, 20'000u);
   EXPECT_EQ(result.outcome, Outcome::kOpen);
   EXPECT_EQ(result.player, game.to_move());
   EXPECT_EQ(result.values.size(), solution.size());
