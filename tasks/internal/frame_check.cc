@@ -1,5 +1,8 @@
 // TaskOptions::check_frames: searches frames that are about to be made public for pointers into the
 // private heap of this process.
+#include <unistd.h>
+
+#include <cstdint>
 #include <cstdio>
 #include <fstream>
 #include <string>
@@ -16,6 +19,18 @@ struct Heap {
   uint64_t begin = 0;
   uint64_t end = 0;
 };
+// Returns 0 if the process has none.
+[[maybe_unused]] uint64_t begin_of_heap() {
+  std::ifstream maps("/proc/self/maps");
+  std::string line;
+  while (std::getline(maps, line)) {
+    unsigned long long begin = 0;
+    if (line.find("[heap]") != std::string::npos && sscanf(line.c_str(), "%llx-", &begin) == 1) {
+      return begin;  // the first line: a part that has grown since a fork has a line of its own
+    }
+  }
+  return 0;
+}
 Heap find_heap() {
   // The sanitizers' allocators use fixed address ranges.
 #if defined(__SANITIZE_ADDRESS__) && defined(__x86_64__)
@@ -23,21 +38,11 @@ Heap find_heap() {
 #elif defined(__SANITIZE_THREAD__) && defined(__x86_64__)
   return {0x7b0000000000, 0x7c0000000000};
 #endif
-  Heap heap;
-  std::ifstream maps("/proc/self/maps");
-  std::string line;
-  while (std::getline(maps, line)) {
-    unsigned long long begin = 0;
-    unsigned long long end = 0;
-    if (line.find("[heap]") == std::string::npos ||
-        sscanf(line.c_str(), "%llx-%llx", &begin, &end) != 2) {
-      continue;
-    }
-    // A part that has grown since a fork has a line of its own: merge adjacent ranges.
-    if (heap.end != begin) heap.begin = begin;
-    heap.end = end;
-  }
-  return heap;
+  // Only the end of the heap changes.
+  static uint64_t begin = 0;
+  if (begin == 0) begin = begin_of_heap();
+  if (begin == 0) return {};  // nothing has been allocated
+  return {begin, reinterpret_cast<uint64_t>(sbrk(0))};
 }
 
 // Returns the word at `address`. Not instrumented: it also reads the red zones that
