@@ -22,6 +22,7 @@ template <size_t kSize>
 struct Bytes {
   unsigned char bytes[kSize];
 };
+// A bit_cast to T is a constant expression. Then T contains no reference, pointer or union.
 template <typename T>
 concept ConstantFromBytes = requires {
   typename std::bool_constant<(static_cast<void>(__builtin_bit_cast(T, Bytes<sizeof(T)>{})), true)>;

@@ -82,7 +82,9 @@ class CancellationSource {
 // between two looks for a steal request, and after each join. Throws task_cancelled if the token is
 // cancelled.
 template <std::integral I, std::invocable<I> F>
-void parallel_for(CancellationToken token, I begin, I end, F f, std::type_identity_t<I> grain = 0) {
+[[gnu::always_inline]] inline void parallel_for(CancellationToken token, I begin, I end, F f,
+                                                std::type_identity_t<I> grain = 0) {
+  tasks::check_parts(f);
   tasks::for_range(begin, end, f, grain, [token] { token.check(); });
 }
 

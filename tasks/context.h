@@ -68,6 +68,9 @@ struct alignas(64) ForkState {
   // against the canary that it was written with.
   uint64_t task_canary;
   uint64_t scheduler_canary;
+  // If the word is not 0, steal_is_requested() is true (fork_join.h): loops without a grain split
+  // their range. Not the word of steal_request if forks call the library for another reason.
+  const std::atomic<uint64_t>* split_request;
 };
 static_assert(sizeof(ForkState) == 64);
 
@@ -126,10 +129,11 @@ ForkResult cariama_suspend(void** sp);
 // Switches to the scheduler. The calling task has ended; its context is not saved.
 [[noreturn]] void cariama_leave();
 
-// Called by a fork, on the caller's stack below the saved context, when *steal_request is not 0. If
-// `bytes` is not 0, `first` is the address of a closure of `bytes` bytes; otherwise `first` and
-// `second` are values. If the scheduler starts the child on another stack, the function does not
-// return but calls cariama_leave().
+// Called by a fork, on the caller's stack below the saved context, when *steal_request is not 0.
+// The newest entry of the deque, top[-1], is the caller's. If `bytes` is not 0, `first` is the
+// address of a closure of `bytes` bytes; otherwise `first` and `second` are values. If the
+// scheduler starts the child on another stack, the function does not return but calls
+// cariama_leave().
 CARIAMA_TASKS_EXPORT void cariama_fork_steal_request(uint64_t first, uint64_t second,
                                                      uint64_t bytes, ChildFunction child);
 
@@ -141,6 +145,11 @@ CARIAMA_TASKS_EXPORT void cariama_fork_end(uint64_t value);
 
 // Flags in the low 3 bits of an entry. The other bits are a stack pointer, a multiple of 8.
 inline constexpr uint64_t kForkTied = 1;  // the entry must not be stolen
+// What TaskOptions::check_closures does with the child's closure (closure_flag() in task.h).
+inline constexpr uint64_t kClosureFlags = 6;
+inline constexpr uint64_t kClosureNotRead = 0;   // it contains no pointer to data
+inline constexpr uint64_t kClosureOfValues = 2;  // a pointer to a local ends the program
+inline constexpr uint64_t kClosureWithGaps = 4;  // it is reported: its bytes may be unset
 [[nodiscard]] constexpr uint64_t sp_of(uint64_t entry) { return entry & ~uint64_t{7}; }
 
 // Writes a new context directly below `stack_top` and returns its stack pointer. When continued,

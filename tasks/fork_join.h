@@ -72,13 +72,18 @@ inline constexpr uint64_t kCancellationTokens = 4096;
 [[nodiscard]] CARIAMA_TASKS_EXPORT std::pair<const std::atomic<uint64_t>*, uint64_t> new_token();
 CARIAMA_TASKS_EXPORT void cancel_token(const std::atomic<uint64_t>* word, uint64_t serial);
 
+// TaskOptions::check_closures for a value of which closures will contain a copy. `flag` is
+// kClosureOfValues or kClosureWithGaps (context.h).
+CARIAMA_TASKS_EXPORT void check_value(const void* value, size_t bytes, uint64_t flag);
+
 // Serves a pending steal request of a thief: makes entries public, or hands a task over
 // (DequeKind::kPrivate). Does nothing if there is no request.
 CARIAMA_TASKS_EXPORT void serve_steal_request();
 
-// Returns true if the next fork of the running task serves a steal request. Two loads.
+// Returns true if the next fork of the running task serves a steal request, or if the deque needs
+// loops that always split (DequeKind::kThe, StackScheme::kCrude and kIso). Two loads.
 [[nodiscard, gnu::always_inline]] inline bool steal_is_requested() {
-  return cariama_fork_state.steal_request->load(std::memory_order_relaxed) != 0;
+  return cariama_fork_state.split_request->load(std::memory_order_relaxed) != 0;
 }
 
 // A task calls arrived_on_stack() when it may have been continued in another process. It tells the

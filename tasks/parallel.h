@@ -99,11 +99,12 @@ class CheckInterval {
   uint32_t length_ = 1;
 };
 
-// Calls run(begin, middle) and run(middle, end), the former as a child.
+// Calls run(begin, middle) and run(middle, end), the former as a child. Its closure is not read
+// (TaskOptions::check_closures): the functions that it contains were checked when the loop began.
 template <std::integral I, typename Run>
 void run_halves(I begin, I end, Run run) {
   const I middle = middle_of(begin, end);
-  task<void> low = spawn([=] { run(begin, middle); });
+  task<void> low = spawn_call<kClosureNotRead, void>([=] { run(begin, middle); });
   const uint64_t failure = call_guarded([&] { run(middle, end); });
   if (failure != 0) [[unlikely]]
     rethrow_after(low, failure);
@@ -159,10 +160,11 @@ template <typename Identity>
 
 // Returns the combination of the results of reduce() for both halves of the range.
 // If T owns memory, all parts are children, so that their results are safe while this task waits.
+// As for run_halves(), the closures are not read.
 template <typename T, std::integral I, typename Identity, typename Reduce, typename Combine>
 T reduce_halves(I begin, I end, Identity identity, Reduce reduce, Combine combine) {
   const I middle = middle_of(begin, end);
-  task<T> low = spawn([=]() -> T { return reduce(begin, middle); });
+  task<T> low = spawn_call<kClosureNotRead, T>([=]() -> T { return reduce(begin, middle); });
   if constexpr (kTravelsAsBytes<T>) {
     T high = identity_value(identity);
     const uint64_t failure = call_guarded([&] { high = reduce(middle, end); });
@@ -171,7 +173,7 @@ T reduce_halves(I begin, I end, Identity identity, Reduce reduce, Combine combin
     T sum = join(std::move(low));
     return combine(std::move(sum), std::move(high));
   } else {
-    task<T> high = spawn([=]() -> T { return reduce(middle, end); });
+    task<T> high = spawn_call<kClosureNotRead, T>([=]() -> T { return reduce(middle, end); });
     auto [sum, more] = join_all(std::move(low), std::move(high));
     return combine(std::move(sum), std::move(more));
   }
@@ -221,8 +223,8 @@ T reduce_on_request(I begin, I end, Identity identity, Map map, Combine combine)
     if (begin >= end) return *std::move(first);
     task<T> before = ended_task<T>(*first);
     first.reset();
-    task<T> after =
-        spawn([=]() -> T { return reduce_halves<T>(begin, end, identity, reduce, combine); });
+    task<T> after = spawn_call<kClosureNotRead, T>(
+        [=]() -> T { return reduce_halves<T>(begin, end, identity, reduce, combine); });
     auto [sum, more] = join_all(std::move(before), std::move(after));
     return combine(std::move(sum), std::move(more));
   }
@@ -264,7 +266,9 @@ requires(sizeof...(Fs) > 0) auto parallel_invoke(Fs... functions) {
 // and 1/32 of the piece. With a grain, the whole range is split into pieces of at most `grain`
 // indices, whether or not workers are idle: for bodies whose durations differ much.
 template <std::integral I, std::invocable<I> F>
-void parallel_for(I begin, I end, F f, std::type_identity_t<I> grain = 0) {
+[[gnu::always_inline]] inline void parallel_for(I begin, I end, F f,
+                                                std::type_identity_t<I> grain = 0) {
+  tasks::check_parts(f);
   tasks::for_range(begin, end, f, grain, [] {});
 }
 
@@ -280,11 +284,13 @@ void parallel_for(I begin, I end, F f, std::type_identity_t<I> grain = 0) {
 // 0L, not 0. A T that is not trivially copyable needs the function. If T owns memory, `map` and
 // `combine` must neither spawn nor join: a partial result is a local of the task that computes it.
 template <std::integral I, typename Identity, typename Map, typename Combine>
-auto parallel_reduce(I begin, I end, Identity identity, Map map, Combine combine,
-                     std::type_identity_t<I> grain = 0)
+[[gnu::always_inline]] inline auto parallel_reduce(I begin, I end, Identity identity, Map map,
+                                                   Combine combine,
+                                                   std::type_identity_t<I> grain = 0)
     -> decltype(tasks::identity_value(identity)) {
   using T = decltype(tasks::identity_value(identity));
   if constexpr (tasks::require_values<Identity, Map, Combine>()) {
+    tasks::check_parts(identity, map, combine);
     if (grain < 1) return tasks::reduce_on_request<T>(begin, end, identity, map, combine);
     return tasks::reduce_pieces<T>(begin, end, identity, map, combine, grain);
   } else {

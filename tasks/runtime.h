@@ -83,6 +83,16 @@ enum class RemoteAtomics : uint8_t { kAutomatic, kDevice, kServed };
 //                several times as many steals. docs/tasks.md has figures.
 enum class VictimOrder : uint8_t { kRandom, kByDistance };
 
+namespace tasks {
+// True in a debug build: the file that includes this header is compiled without NDEBUG. Not inline,
+// because each file has its own.
+#ifdef NDEBUG
+constexpr bool kDebugBuild = false;
+#else
+constexpr bool kDebugBuild = true;
+#endif
+}  // namespace tasks
+
 struct TaskOptions {
   // Size in bytes of the uni-address stack, which all nested tasks of one worker share. Untouched
   // pages take address space only, except on devices that pin memory. kIso: total size of the
@@ -121,11 +131,22 @@ struct TaskOptions {
   std::chrono::milliseconds wakeable_sleep{10};
   // Checks at each spawn whether the closure contains a pointer to a local of a task. If so, ends
   // the program with a message that names the function that spawned. Costs a few ns per spawn.
-  bool check_closures = false;
+  // Reads a closure only if the function or an argument may contain a pointer, by its type: an
+  // address in an integer is not found. Only prints the message, once for each function, if the
+  // closure also has padding (`this` and an int), a floating-point number or a union
+  // (std::optional): there the word may be what an earlier call left on the stack. Ends a valid
+  // program if a closure has, beside a pointer, an integer that is such an address (as in the
+  // handle of a suspended task), or an array of which a part was never set.
+  // Default: true if the file that constructs the TaskOptions is compiled without NDEBUG, however
+  // the library was compiled. If the files of a program differ in this, set the option: the default
+  // may be that of any of them.
+  bool check_closures = tasks::kDebugBuild;
   // Checks whether frames that are made public contain pointers into the private heap of this
   // process (the memory of a small std::vector, for example), and reports each such function once
-  // on stderr. Knows only the heap of the main thread: not blocks of 128 KiB and more, and not
-  // blocks that other threads have allocated. Costs about 100 us per publication.
+  // on stderr. A hint, and off by default also in a debug build: no frame tells which of its words
+  // are locals in use, so what an earlier call left there is reported, too, with AddressSanitizer
+  // in nearly every program. Knows only the heap of the main thread: not blocks of 128 KiB and
+  // more, and not blocks that other threads have allocated. Reads all frames that are made public.
   bool check_frames = false;
   // What this worker does when another worker fails during a run, or run_timeout passes. kContinue:
   // run() returns the error on every surviving worker, and abandons all tasks of the run. kAbort:

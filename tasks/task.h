@@ -20,7 +20,8 @@
 //    several of them by join_all().
 //  - A task must not pass the address of one of its locals to another task: children get values. A
 //    lambda that captures by reference does not compile. A captured pointer compiles, because it
-//    may be valid in every process; TaskOptions::check_closures detects pointers to locals.
+//    may be valid in every process; in a debug build, a spawn with a pointer to a local ends the
+//    program with a message (TaskOptions::check_closures).
 //  - While a task is in a catch block or unwinds for an exception, it is not stolen at a spawn, and
 //    a join continues in the same process, because exceptions are in private memory.
 //  - A longjmp() over a spawn, or over a join that waits, to a setjmp() before it is undefined, and
@@ -49,6 +50,7 @@
 #include <functional>
 #include <memory>
 #include <new>
+#include <optional>
 #include <span>
 #include <stdexcept>
 #include <tuple>
@@ -371,6 +373,49 @@ constexpr bool require_value() {
                 "capture and pass plain data (a neutral element: a function that returns it)");
   return kCopied && !kRefersToCaller<T>;
 }
+// Returns true if a value of T may contain a pointer to data. TaskOptions::check_closures reads
+// only closures with such values: others may contain words that look like a pointer to a local,
+// such as the handle of a suspended task, or an element of an array that was never set.
+template <typename T>
+constexpr bool may_hold_pointer() {
+  if constexpr (std::is_pointer_v<T>) {
+    return !std::is_function_v<std::remove_pointer_t<T>>;
+  } else if constexpr (std::is_scalar_v<T> || std::is_empty_v<T> ||
+                       !std::is_trivially_copyable_v<T>) {  // the last do not compile
+    return false;
+  } else {
+    return !internal::ConstantFromBytes<T>;
+  }
+}
+template <typename T>
+inline constexpr bool kMayHoldPointer = may_hold_pointer<T>();
+// Both contain a union, also if their values contain no pointer.
+template <typename T>
+inline constexpr bool kMayHoldPointer<std::optional<T>> = kMayHoldPointer<T>;
+template <typename... Ts>
+inline constexpr bool kMayHoldPointer<std::variant<Ts...>> = (kMayHoldPointer<Ts> || ...);
+
+// Returns the flag of a fork of `Call`, which consists of values of the types Ts. In padding, and
+// in the parts of a union that are not in use, a closure contains what an earlier call left on the
+// stack. (The trait is also false for a floating-point number.)
+template <typename Call, typename... Ts>
+constexpr uint64_t closure_flag() {
+  if (!(kMayHoldPointer<Ts> || ...)) return kClosureNotRead;
+  return std::has_unique_object_representations_v<Call> ? kClosureOfValues : kClosureWithGaps;
+}
+
+// TaskOptions::check_closures for functions of which later closures, with more members, will
+// contain copies. Inlined, so that the message names the caller.
+template <typename T>
+[[gnu::always_inline]] inline void check_part(const T& part) {
+  constexpr uint64_t kFlag = closure_flag<T, T>();
+  if constexpr (kFlag != kClosureNotRead) check_value(&part, sizeof part, kFlag);
+}
+template <typename... Ts>
+[[gnu::always_inline]] inline void check_parts(const Ts&... parts) {
+  (check_part(parts), ...);
+}
+
 template <typename... Ts>
 constexpr bool require_values() {
   return (require_value<Ts>() && ...);
@@ -413,6 +458,26 @@ template <uint64_t kFlags, typename T, typename Call>
   return task<T>(typename task<T>::template In<Call, kFlags>{}, call);
 }
 
+// Implements spawn() and spawn_tied().
+template <uint64_t kFlags, typename F, typename... Args>
+[[gnu::always_inline]] inline tasks::ChildTask<F, Args...> spawn_bound(F& f, Args&... args) {
+  using T = std::invoke_result_t<F&, Args&...>;
+  if constexpr (sizeof...(Args) == 0) {
+    // A wrapper would cost one more copy of f.
+    return spawn_call<kFlags | tasks::closure_flag<F, F>(), T>(f);
+  } else if constexpr (std::is_empty_v<F> && std::is_trivially_default_constructible_v<F>) {
+    // A member f would be padding.
+    auto call = [args...]() mutable -> decltype(auto) {
+      F function{};
+      return function(args...);
+    };
+    return spawn_call<kFlags | tasks::closure_flag<decltype(call), Args...>(), T>(call);
+  } else {
+    auto call = [f, args...]() mutable -> decltype(auto) { return f(args...); };
+    return spawn_call<kFlags | tasks::closure_flag<decltype(call), F, Args...>(), T>(call);
+  }
+}
+
 // Runs f(args...) as a child, immediately. Returns when the child has ended or has been suspended
 // or, if the caller is stolen, earlier and in another process. Requires: f and args are trivially
 // copyable values, without references to variables of the caller; they are copied as bytes. f is a
@@ -424,13 +489,7 @@ requires tasks::Callable<F, Args...>
     __builtin_unreachable();
   } else {
     tasks::require_values<F, Args...>();
-    using T = std::invoke_result_t<F&, Args&...>;
-    if constexpr (sizeof...(Args) == 0) {
-      return spawn_call<0, T>(f);  // a wrapper would cost one more copy of f
-    } else {
-      auto call = [f, args...]() mutable -> decltype(auto) { return f(args...); };
-      return spawn_call<0, T>(call);
-    }
+    return spawn_bound<0>(f, args...);
   }
 }
 
@@ -447,8 +506,7 @@ requires tasks::Callable<F, Args...>
     __builtin_unreachable();
   } else {
     tasks::require_values<F, Args...>();
-    auto call = [f, args...]() mutable -> decltype(auto) { return f(args...); };
-    return spawn_call<tasks::kForkTied, std::invoke_result_t<F&, Args&...>>(call);
+    return spawn_bound<tasks::kForkTied>(f, args...);
   }
 }
 

@@ -2,7 +2,6 @@
 
 #include "absl/debugging/symbolize.h"
 #include "absl/strings/str_format.h"
-#include "tasks/context.h"
 
 namespace cariama::tasks {
 
@@ -11,10 +10,6 @@ std::string function_at(uint64_t code) {
   // A return address may lie behind a function that ends with a call.
   if (absl::Symbolize(reinterpret_cast<const void*>(code - 1), name, sizeof name)) return name;
   return absl::StrFormat("the function at %#x", code);
-}
-
-std::string forking_function(uint64_t sp) {
-  return function_at(*reinterpret_cast<const uint64_t*>(sp + kReturnAddressOffset));
 }
 
 }  // namespace cariama::tasks

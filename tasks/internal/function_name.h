@@ -8,13 +8,10 @@
 namespace cariama::tasks {
 
 // Returns the name of the function that contains the call before the return address `code`, without
-// template arguments and parameters: "(anonymous namespace)::search()". Returns "the function at
-// 0x55..." if the program has no symbols.
+// template arguments and parameters: "(anonymous namespace)::search()". Inlined functions have the
+// name of the function that contains them. Returns "the function at 0x55..." if the program has no
+// symbols.
 [[nodiscard]] std::string function_at(uint64_t code);
-
-// Returns the name of the function that saved the context at `sp`: the caller of a fork. Inlined
-// functions have the name of the function that contains them.
-[[nodiscard]] std::string forking_function(uint64_t sp);
 
 }  // namespace cariama::tasks
 

@@ -6,12 +6,10 @@
 #include <stdexcept>
 #include <string>
 
-#include "absl/strings/str_format.h"
 #include "dsfabric/internal/call_failures.h"
 #include "dtutils/error.h"
 #include "dtutils/trace.h"
 #include "tasks/internal/copy_frames.h"
-#include "tasks/internal/function_name.h"
 #include "tasks/internal/sanitizer.h"
 
 namespace cariama::tasks {
@@ -21,14 +19,15 @@ using std::chrono::steady_clock;
 
 // While the process has no worker, a fork writes its entry to no_entries and finds a steal request
 // in kAlwaysRequested. So it calls cariama_fork_steal_request(), which reports that it is outside
-// of a task. Worker::intercept_forks() uses kAlwaysRequested too.
+// of a task. Worker::intercept_forks() and intercept_forks_and_loops() use kAlwaysRequested too.
 uint64_t no_entries[1];
 const std::atomic<uint64_t> kAlwaysRequested{1};
 
 }  // namespace
 
 extern "C" {
-ForkState cariama_fork_state = {no_entries, no_entries, &kAlwaysRequested, nullptr, 0, 0};
+ForkState cariama_fork_state = {no_entries, no_entries, &kAlwaysRequested, nullptr,
+                                0,          0,          &kAlwaysRequested};
 void cariama_fork_steal_request(uint64_t first, uint64_t second, uint64_t bytes,
                                 ChildFunction child) {
   worker_of_task("spawn")->before_child({child, first, second, bytes});
@@ -109,8 +108,8 @@ Worker::Worker(const TaskOptions& options, const WorkerMemory& memory, StackRegi
       reinterpret_cast<uint64_t*>(region.tail() + WorkerMemory::entries_offset(access.size()));
   reports_ = entries_ + memory.entries;
   pinned_.on_collect([this](void* block) { exceptions_.erase(block); });
-  cariama_fork_state = {entries_ + 1, entries_ + 1, &area_.public_part.steal_request,
-                        nullptr,      canary,       0};
+  const std::atomic<uint64_t>* const request = &area_.public_part.steal_request;
+  cariama_fork_state = {entries_ + 1, entries_ + 1, request, nullptr, canary, 0, request};
   if (options.check_closures) intercept_forks();
   taken_from_.resize(static_cast<size_t>(access.size()));
   tries_all_peers_ = victims_.count() + 1 >= static_cast<size_t>(access.size());
@@ -130,31 +129,18 @@ Worker::Worker(const TaskOptions& options, const WorkerMemory& memory, StackRegi
 
 Worker::~Worker() {
   this_worker = nullptr;
-  cariama_fork_state = {no_entries, no_entries, &kAlwaysRequested, nullptr, 0, 0};
+  cariama_fork_state = {no_entries, no_entries, &kAlwaysRequested, nullptr,
+                        0,          0,          &kAlwaysRequested};
 }
 
 void Worker::intercept_forks() { cariama_fork_state.steal_request = &kAlwaysRequested; }
 
-// ---- called by running tasks ----
-
-void Worker::check_closure(const FirstCall& child) const {
-  const uint64_t words[2] = {child.first, child.second};
-  const auto* const closure = child.bytes != 0 ? reinterpret_cast<const std::byte*>(child.first)
-                                               : reinterpret_cast<const std::byte*>(words);
-  const size_t bytes = child.bytes != 0 ? child.bytes : sizeof words;
-  const auto lowest = address_of(__builtin_frame_address(0));
-  const auto end = address_of(stack_end());
-  for (size_t offset = 0; offset + sizeof(uint64_t) <= bytes; offset += sizeof(uint64_t)) {
-    uint64_t word = 0;
-    std::memcpy(&word, closure + offset, sizeof word);
-    if (word < lowest || word >= end) continue;
-    end_job(make_error(absl::StatusCode::kInvalidArgument, ErrorScope::kOperation,
-                       absl::StrFormat("%s spawned a task with a pointer or reference to a local "
-                                       "of a task",
-                                       forking_function(sp_of(cariama_fork_state.top[-1]))),
-                       "pass values: the local may be in another process when the child uses it"));
-  }
+void Worker::intercept_forks_and_loops() {
+  intercept_forks();
+  cariama_fork_state.split_request = &kAlwaysRequested;
 }
+
+// ---- called by running tasks ----
 
 ExceptionState Worker::take_exceptions() {
   leaving_.exceptions = std::exchange(exceptions(), {});

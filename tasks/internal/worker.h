@@ -170,13 +170,26 @@ class Worker : public SchedulerState {
     uint64_t bytes;
   };
 
+  // A closure, or a function of which closures will contain a copy (closure_check.cc).
+  struct Closure {
+    const void* at;
+    size_t bytes;
+    uint64_t flag;   // of context.h
+    uint64_t frame;  // the lowest address of the frame of the function that spawns
+    uint64_t code;   // an address in that function
+  };
+  [[nodiscard]] bool checks_closures() const { return options_.check_closures; }
+  // Ends the program if the closure contains a pointer to a local of the running task, or of a task
+  // above it on the stack.
+  void check_closure(const Closure& closure);
+
   // Serves a pending steal request: publishes entries. Does nothing without a request. Called by
   // running tasks.
   virtual void serve_steal_request() = 0;
   // Called by a fork before it calls `child`, if there may be a steal request. Checks the closure
   // (TaskOptions::check_closures), then serves the request.
   virtual void before_child(const FirstCall& child) {
-    if (options_.check_closures) check_closure(child);
+    if (checks_closures()) check_closure(child);
     poll();
   }
   // Serves a pending steal request, and leaves the run if a worker has failed. Called by forks and
@@ -373,10 +386,14 @@ class Worker : public SchedulerState {
 
   // Makes each fork call cariama_fork_steal_request(), even without a steal request.
   static void intercept_forks();
+  // The same, and makes steal_is_requested() always true.
+  static void intercept_forks_and_loops();
   // Declares that peers cannot wake this worker when they have work.
   void sleep_without_wakeups() { peers_.clear(); }
-  // Ends the program if the closure contains a pointer into the running task's stack.
-  void check_closure(const FirstCall& child) const;
+  // Checks the closure of the fork that calls it.
+  void check_closure(const FirstCall& child);
+  // Ends the program or, with kClosureWithGaps, reports the function once.
+  void refuse_closure(const Closure& closure);
   void check_frames(uint64_t begin, uint64_t end);  // frame_check.cc
   // Installs a new task that begins with `call` on the empty stack below `top`. Its result goes to
   // `record`.
@@ -485,9 +502,11 @@ class Worker : public SchedulerState {
   uint64_t fruitless_waits_ = 0;  // consecutive calls of pause_task() that found no other task
   std::atomic<std::thread::id> thread_{std::this_thread::get_id()};
   std::function<void()> on_idle_;
-  std::set<uint64_t> reported_frames_;  // return addresses that check_frames() has reported
-  std::vector<WorkerArea*> peers_;      // areas of all ranks; empty if peers cannot wake each other
-  uint32_t expected_ = 0;               // value of area_.doorbell that wait() compares
+  // Return addresses that check_frames() and check_closure() have reported.
+  std::set<uint64_t> reported_frames_;
+  std::set<uint64_t> reported_closures_;
+  std::vector<WorkerArea*> peers_;  // areas of all ranks; empty if peers cannot wake each other
+  uint32_t expected_ = 0;           // value of area_.doorbell that wait() compares
   StealSampling sampling_;
   std::vector<StealSample> samples_;
   std::chrono::steady_clock::time_point next_liveness_check_;  // of await_thief(), pause_search()

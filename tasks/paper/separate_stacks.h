@@ -42,13 +42,13 @@ class SeparateStacks : public Scheduler<Derived, Worker> {
   SeparateStacks(const TaskOptions& options, const WorkerMemory& memory, StackRegion& region,
                  RemoteAccess& access, uint64_t canary)
       : Base(options, memory, region, access, canary) {
-    this->intercept_forks();
+    this->intercept_forks_and_loops();
   }
 
   // Called on the task's stack, below its saved context. Does not return: the scheduler starts the
   // child.
   void before_child(const FirstCall& child) override {
-    if (this->options_.check_closures) this->check_closure(child);
+    if (this->checks_closures()) this->check_closure(child);
     this->leave_run_if_failed();
     forks_ = true;
     flags_ = *--fork_state().top;

@@ -37,7 +37,7 @@ class TheScheduler : public Scheduler<Derived, Worker> {
         words_(*reinterpret_cast<TheWords*>(this->added_memory())),
         memory_{{access}},
         the_(memory_, words_.queue) {
-    this->intercept_forks();
+    this->intercept_forks_and_loops();
     this->sleep_without_wakeups();
     quiesce_region();  // the queue begins at position 1
   }

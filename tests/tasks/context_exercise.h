@@ -36,7 +36,8 @@ inline uint64_t canary() {
 // of cariama_fork_steal_request() and cariama_fork_end().
 struct SmallWorker {
   SmallWorker() {
-    cariama_fork_state = {entries + 1, entries + 1, &steal_request, nullptr, kCanary, 0};
+    cariama_fork_state = {entries + 1, entries + 1, &steal_request, nullptr,
+                          kCanary,     0,           &steal_request};
     steal_requests = 0;
     ends = 0;
   }
