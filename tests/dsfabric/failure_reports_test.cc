@@ -264,8 +264,8 @@ TEST(FailureReports, ADeathIsReportedToAllBeforeTheStoreEnds) {
   EXPECT_EQ(killed.wait(), 128 + SIGKILL) << killed.err();
   for (int rank = 0; rank < kProcesses; ++rank) {
     if (rank == 1) continue;
-    EXPECT_THAT(killed.err(), HasSubstr("cariama: rank " + std::to_string(rank) +
-                                        " exits, because rank 1 (on "));
+    EXPECT_THAT(killed.err(),
+                HasSubstr("cariama: rank " + std::to_string(rank) + " exits, because rank 1 (on "));
   }
 }
 
