@@ -510,6 +510,14 @@ absl::Status Host::serve() {
     ended_ = true;
     return watched;
   }
+  if (self.aggregators != nullptr) {
+    // A thread that had a context before may have run commands without a host.
+    self.aggregators->command(id(0, 0), [rank = rank_] {
+      HostedSearch* const commander = Host::here().host->commander_;
+      if (commander != nullptr) commander->repeat_command(rank);
+    });
+    self.aggregators->flush();
+  }
   while (!ending_.load(std::memory_order_acquire)) {
     if (!round(self)) sleep(self, kForever);
     if (!alive(0)) {

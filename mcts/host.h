@@ -81,6 +81,9 @@ class CARIAMA_MCTS_EXPORT HostedSearch : public LocalInstance {
   virtual bool work(uint32_t thread) = 0;
   // Returns true if work(thread) would find work. Called by worker `thread`.
   [[nodiscard]] virtual bool has_work(uint32_t thread) = 0;
+  // Called by worker 0 of rank 0 when process `rank` has called Host::serve(). Sends the last
+  // command again, unless the process has answered it.
+  virtual void repeat_command(Rank rank) = 0;
 };
 
 // Returns a new small number, unique in this process. Each type of instance takes one as its index
@@ -130,12 +133,10 @@ class CARIAMA_MCTS_EXPORT Host {
  public:
   // Creates the host and starts its workers. fabric: nullptr for a search in this process alone.
   // Otherwise the call is collective over the processes of the fabric, and requires that the fabric
-  // outlives the host and that no thread has called Fabric::init_thread. (If threads had contexts
-  // that ended, a barrier is needed between create() in all processes and the first search: a call
-  // of the search that a thread runs without a host does nothing, and the search waits for it.)
-  // Rank 0 connects to all other processes, which takes at most FabricOptions::timeout for each one
-  // that does not answer. Errors: those of Fabric::init_thread, and INVALID_ARGUMENT for zero
-  // threads.
+  // outlives the host and that no thread has a context (Fabric::init_thread). A search waits until
+  // all processes have called serve(). Rank 0 connects to all other processes, which takes at most
+  // FabricOptions::timeout for each one that does not answer. Errors: those of
+  // Fabric::init_thread, and INVALID_ARGUMENT for zero threads.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Host>> create(
       Fabric* fabric, const HostOptions& options = {});
   // Ends the workers and closes their channels; blocks until both are done. Requires: the calling
@@ -159,7 +160,9 @@ class CARIAMA_MCTS_EXPORT Host {
   // died.
   [[nodiscard]] uint64_t dead_set_hash() const;
 
-  // Called by worker 0 of each rank other than 0. Blocks and works until rank 0 calls end().
+  // Called by worker 0 of each rank other than 0. Blocks and works until rank 0 calls end(), which
+  // must not happen before the first search: if threads of this process had contexts before, they
+  // may have run the call of end() without a host, which does nothing.
   // Returns UNAVAILABLE if rank 0 dies, or has left out this process. Throws an exception that a
   // function of the game throws in a worker of this process, as step() and work_until() do. Then
   // this process cannot complete the search: destroy the host.
@@ -208,6 +211,8 @@ class CARIAMA_MCTS_EXPORT Host {
   [[nodiscard]] bool passed();
   // Makes the workers of this process call work() of this search from now on.
   void activate(HostedSearch* search);
+  // Called by worker 0 of rank 0: `search` has sent the last command.
+  void note_command(HostedSearch* search) { commander_ = search; }
   // Wakes all sleeping workers of this process, except the calling one. They poll for work.
   void wake_workers();
 
@@ -289,6 +294,7 @@ class CARIAMA_MCTS_EXPORT Host {
   std::recursive_mutex mutex_;
   std::unordered_map<std::type_index, std::unique_ptr<LocalInstance>> instances_;
   std::atomic<HostedSearch*> active_{nullptr};
+  HostedSearch* commander_ = nullptr;     // see note_command(). Used by worker 0
   std::atomic<uint64_t> handed_back_{0};  // number of hand_back() calls
   std::atomic<bool> ending_{false};
   std::atomic<bool> failed_{false};  // another worker's work(), or a call, has thrown

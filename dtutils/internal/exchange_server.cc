@@ -118,7 +118,8 @@ struct ExchangeServer::Impl {
         if ((answer.rank == 0) != to_rank_0 || connection.socket < 0) continue;
         if (has_memory([&] { encode(answer.message, connection.outgoing); })) {
           write_outgoing(connection);
-        } else {  // serve() reports the end: this function may be sending the answers to another one
+        } else {
+          // serve() reports the end: this function may be sending the answers to another one
           end(answer.rank, without_memory());
         }
       }

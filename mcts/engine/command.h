@@ -60,16 +60,23 @@ class CommandedSearch : public HostedSearch {
   // the last one are dropped.
   void begin_command(CommandKind kind, const SearchOptions& options) {
     Host& host = derived().host();
-    const Command command{kind, host.id(0, 0), ++commands_, options};
+    last_ = {kind, host.id(0, 0), ++commands_, options};
     answers_.assign(host.size(), {});
-    PeerAggregators* aggregators = Host::here().aggregators.get();
+    host.note_command(this);
     for (uint32_t rank = 1; rank < host.size(); ++rank) {
-      if (!host.alive(rank)) continue;
-      aggregators->command(host.id(rank, 0),
-                           [command] { Host::local_here<Derived>().on_command(command); });
+      if (host.alive(rank)) send_last_command(rank);
     }
-    if (aggregators != nullptr) aggregators->flush();
-    answers_[0] = obey(command);
+    if (PeerAggregators* aggregators = Host::here().aggregators.get(); aggregators != nullptr) {
+      aggregators->flush();
+    }
+    answers_[0] = obey(last_);
+  }
+  void repeat_command(Rank rank) override {
+    Host& host = derived().host();
+    if (rank == 0 || rank >= answers_.size() || !host.alive(rank)) return;
+    if (answers_[rank].number == commands_) return;
+    send_last_command(rank);
+    Host::here().aggregators->flush();
   }
   // Returns false if the deadline passes before all processes have answered.
   [[nodiscard]] bool await_answers(Deadline deadline) {
@@ -144,7 +151,14 @@ class CommandedSearch : public HostedSearch {
     host.hand_back();
     return answer;
   }
+  void send_last_command(Rank rank) {
+    Host::here().aggregators->command(derived().host().id(rank, 0), [command = last_] {
+      Host::local_here<Derived>().on_command(command);
+    });
+  }
   void on_command(const Command& command) {
+    if (command.number <= obeyed_) return;  // it was repeated, and had arrived before
+    obeyed_ = command.number;
     const CommandAnswer answer = obey(command);
     PeerAggregators& aggregators = *Host::here().aggregators;
     aggregators.call(command.origin, [answer] { Host::local_here<Derived>().on_answer(answer); });
@@ -155,6 +169,8 @@ class CommandedSearch : public HostedSearch {
   }
 
   uint64_t commands_ = 0;
+  Command last_;         // rank 0: that was sent
+  uint64_t obeyed_ = 0;  // other ranks: the number of the last command
   std::vector<CommandAnswer> answers_;
 };
 

@@ -164,6 +164,31 @@ TEST_P(ByTransport, AnUnknownNameIsForgotten) {
   });
 }
 
+// The first commands of a search reach a thread that has a context and no host yet.
+TEST(Search, WaitsForAHostThatIsCreatedAfterItHasBegun) {
+  LocalJob job({.processes = 2, .transport = transport_case("shm"), .init_thread = false});
+  job.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() == 1) {
+      const auto context = fabric.init_thread(0);
+      ASSERT_TRUE(context.ok()) << context.status();
+      const Deadline deadline = soon();
+      while (fabric.process_calls() == 0 && std::chrono::steady_clock::now() < deadline) {
+      }
+    }
+    auto host = Host::create(&fabric);
+    ASSERT_TRUE(host.ok()) << host.status();
+    if (fabric.rank() == 1) {
+      EXPECT_EQ((*host)->serve(), absl::OkStatus());
+      return;
+    }
+    Search<ConnectFour> search(**host);
+    const auto result = search.run(ConnectFour(), {.iterations = 1000});
+    EXPECT_EQ(result.iterations, 1000u);
+    EXPECT_TRUE(result.late.empty());
+    (*host)->end();
+  });
+}
+
 // Calls that free nodes may run while the collector frees nodes of the same tree. Both processes
 // free all nodes below the root; the nodes of each process have children in the other one. Rank 1
 // collects first. Its calls free nodes that rank 0 is about to free, too. Rank 1 then receives

@@ -409,8 +409,8 @@ SIMULATED int accept4(int listener, sockaddr* address, socklen_t* length, int fl
   return changed(note_descriptor(next(listener, address, length, flags)));
 }
 
-// The name of a local socket is random. A simulation of the same seed that runs beside this one draws
-// the same name.
+// The name of a local socket is random. A simulation of the same seed that runs beside this one
+// draws the same name.
 struct OwnName {
   OwnName(const sockaddr* of, socklen_t bytes) : length(bytes) {
     std::memcpy(&address, of, bytes);

@@ -349,9 +349,9 @@ void run_job(const Plan& plan, uint32_t first_process = 1) {
   Launcher launcher(plan, first_process);
   launcher.run();
   for (uint32_t a = 0; a < kProcesses; ++a) {
-    // Two parts of a cut job cannot both go on: finalize() leaves out the part without rank 0. After
-    // a short cut only the link between the victim and another process may have failed: finalize()
-    // leaves out the higher rank of the two.
+    // Two parts of a cut job cannot both go on: finalize() leaves out the part without rank 0.
+    // After a short cut only the link between the victim and another process may have failed:
+    // finalize() leaves out the higher rank of the two.
     const bool left_out = plan.fate == Fate::kCut &&
                           (plan.victim == 0 || (plan.victim < a && seen[plan.victim].ended));
     const bool lives = plan.fate == Fate::kCalm || plan.fate == Fate::kPause ||

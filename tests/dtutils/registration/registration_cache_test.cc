@@ -256,8 +256,8 @@ TEST(RegistrationCache, NoticesChangesOfTheMapping) {
   EXPECT_GE(it.cache->statistics().invalidations, 5u);
 }
 
-// The kernel refuses mremap() of memory that it keeps as several mappings, as it may after changes of
-// parts.
+// The kernel refuses mremap() of memory that it keeps as several mappings, as it may after changes
+// of parts.
 TEST(RegistrationCache, NoticesMovedMemory) {
   const CacheFixture it;
   ASSERT_TRUE(it.cache->watches()) << "userfaultfd is refused here";
