@@ -166,13 +166,13 @@ void Host::leave(uint32_t index) {
   if (here) this_worker = nullptr;
 }
 
-internal::Reception::Reception(Rank caller) : caller_(caller) {
+internal::Reception::Reception(Rank caller, bool also_dead) : caller_(caller) {
   accepted_ = this_worker != nullptr;
   if (accepted_ && caller >= this_worker->host->size()) {
     note_malformed("it names a process that does not exist");
     accepted_ = false;
   }
-  accepted_ = accepted_ && this_worker->host->alive(caller);
+  accepted_ = accepted_ && (also_dead || this_worker->host->alive(caller));
   if (accepted_) ++this_worker->receptions;
 }
 internal::Reception::~Reception() {
@@ -486,20 +486,33 @@ void Host::leave_out(Rank late) {
                   std::to_string(options_.patience.count()) + " ms: the searches go on without it",
               cariama::internal::peer_remedy(cariama::internal::PeerRemedy::kSilent));
   for (uint32_t other = 1; other < size_; ++other) {
-    if (!alive(other)) continue;
-    threads_[0]->aggregators->command(id(other, 0), [late] {
-      Host& host = *Host::here().host;
-      if (late == host.rank_) {
-        host.left_out_ = true;
-        host.ending_.store(true, std::memory_order_seq_cst);
-        host.wake_workers();
-      } else if (late < host.size_) {
-        host.left_out_by_rank_0_.push_back(late);
-      }
-    });
+    if (alive(other)) send_left_out(other, late);
   }
   threads_[0]->aggregators->flush();
   if (alive(late)) mark_dead(late);
+}
+
+void Host::send_left_out(Rank to, Rank late) {
+  threads_[0]->aggregators->command(id(to, 0), [late] {
+    Host& host = *Host::here().host;
+    if (late == host.rank_) {
+      host.left_out_ = true;
+      host.ending_.store(true, std::memory_order_seq_cst);
+      host.wake_workers();
+    } else if (late < host.size_) {
+      host.left_out_by_rank_0_.push_back(late);
+    }
+  });
+}
+
+void Host::on_serving(Rank rank) {
+  if (rank >= size_) return internal::note_malformed("it names a process that does not exist");
+  if (!alive(rank)) {
+    send_left_out(rank, rank);
+    threads_[0]->aggregators->flush();
+  } else if (commander_ != nullptr) {
+    commander_->repeat_command(rank);
+  }
 }
 
 absl::Status Host::serve() {
@@ -511,11 +524,9 @@ absl::Status Host::serve() {
     return watched;
   }
   if (self.aggregators != nullptr) {
-    // A thread that had a context before may have run commands without a host.
-    self.aggregators->command(id(0, 0), [rank = rank_] {
-      HostedSearch* const commander = Host::here().host->commander_;
-      if (commander != nullptr) commander->repeat_command(rank);
-    });
+    // A thread that had a context before may have run calls of rank 0 without a host: the last
+    // command, or the call that this process was left out.
+    self.aggregators->announce(id(0, 0), [rank = rank_] { here().host->on_serving(rank); });
     self.aggregators->flush();
   }
   while (!ending_.load(std::memory_order_acquire)) {

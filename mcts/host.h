@@ -134,9 +134,9 @@ class CARIAMA_MCTS_EXPORT Host {
   // Creates the host and starts its workers. fabric: nullptr for a search in this process alone.
   // Otherwise the call is collective over the processes of the fabric, and requires that the fabric
   // outlives the host and that no thread has a context (Fabric::init_thread). A search waits until
-  // all processes have called serve(). Rank 0 connects to all other processes, which takes at most
-  // FabricOptions::timeout for each one that does not answer. Errors: those of
-  // Fabric::init_thread, and INVALID_ARGUMENT for zero threads.
+  // all processes have called serve(), at most for HostOptions::patience. Rank 0 connects to all
+  // other processes, which takes at most FabricOptions::timeout for each one that does not answer.
+  // Errors: those of Fabric::init_thread, and INVALID_ARGUMENT for zero threads.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Host>> create(
       Fabric* fabric, const HostOptions& options = {});
   // Ends the workers and closes their channels; blocks until both are done. Requires: the calling
@@ -281,6 +281,11 @@ class CARIAMA_MCTS_EXPORT Host {
   [[nodiscard]] bool may_sleep(const HostThread& self);
   void look_for_deaths();
   void mark_dead(Rank rank);
+  // Rank 0: tells process `to` that the searches have left out process `late`.
+  void send_left_out(Rank to, Rank late);
+  // Rank 0: process `rank` has called serve(). Repeats the call that it was left out, or else the
+  // last command.
+  void on_serving(Rank rank);
 
   Fabric* fabric_;
   Rank rank_ = 0;

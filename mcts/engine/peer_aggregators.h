@@ -28,14 +28,15 @@ CARIAMA_MCTS_EXPORT void note_large_node(size_t moves);
 // The run of one call of a search by the calling thread.
 class CARIAMA_MCTS_EXPORT Reception {
  public:
-  // caller: the process that sent the call.
-  explicit Reception(Rank caller);
+  // caller: the process that sent the call. also_dead: accepts it if the host has marked the caller
+  // as dead.
+  explicit Reception(Rank caller, bool also_dead = false);
   ~Reception();
   Reception(const Reception&) = delete;
   Reception& operator=(const Reception&) = delete;
 
   // Returns false if the call must not run: the calling thread is not a worker of a host, or the
-  // host has marked the caller as dead.
+  // host has marked the caller as dead (unless also_dead was set).
   [[nodiscard]] bool accepted() const { return accepted_; }
   // Counts the call as a post that has run.
   void end_post();
@@ -90,6 +91,11 @@ class CARIAMA_MCTS_EXPORT PeerAggregators {
   template <typename F>
   bool command(ThreadId thread, const F& function) {
     return send_call<kSentLater>(thread, function, [](internal::Reception&) {});
+  }
+  // Like command(), and also runs if the destination has marked this process as dead.
+  template <typename F>
+  bool announce(ThreadId thread, const F& function) {
+    return send_call<kSentLater, /*kAlsoDead=*/true>(thread, function, [](internal::Reception&) {});
   }
   // Like call() and call_buffer(), and count the call at both ends (PostCounts). The call is
   // deferred like that of answer_buffer().
@@ -147,11 +153,11 @@ class CARIAMA_MCTS_EXPORT PeerAggregators {
   };
 
   // ended: called in the destination with the Reception, after the function. It has no captures.
-  template <IfLate kIfLate = kRefused, typename F, typename Ended>
+  template <IfLate kIfLate = kRefused, bool kAlsoDead = false, typename F, typename Ended>
   bool send_call(ThreadId thread, const F& function, const Ended&) {
     count_message(sizeof(F));
     const auto call = [function, caller = fabric_.rank()]() noexcept {
-      internal::Reception run(caller);
+      internal::Reception run(caller, kAlsoDead);
       if (!run.accepted()) return;
       try {
         function();

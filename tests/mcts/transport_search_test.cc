@@ -189,6 +189,39 @@ TEST(Search, WaitsForAHostThatIsCreatedAfterItHasBegun) {
   });
 }
 
+// All calls of rank 0 reach a thread that has a context and no host, also the one that its process
+// was left out.
+TEST(Search, ALeftOutProcessThatCreatesItsHostLaterDoesNotServe) {
+  LocalJob job({.processes = 2, .transport = transport_case("shm"), .init_thread = false});
+  std::atomic<bool> searched{false};
+  std::atomic<bool> ended{false};
+  job.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() == 1) {
+      const auto context = fabric.init_thread(0);
+      ASSERT_TRUE(context.ok()) << context.status();
+      const Deadline deadline = soon();
+      while (!searched.load() && std::chrono::steady_clock::now() < deadline) {
+        fabric.process_calls();
+      }
+      while (fabric.process_calls() != 0) {
+      }
+    }
+    auto host = Host::create(&fabric, {.patience = std::chrono::milliseconds(200)});
+    ASSERT_TRUE(host.ok()) << host.status();
+    if (fabric.rank() == 1) {
+      EXPECT_EQ((*host)->serve().code(), absl::StatusCode::kUnavailable);
+      ended = true;
+      return;
+    }
+    Search<ConnectFour> search(**host);
+    EXPECT_EQ(search.run(ConnectFour(), {.iterations = 1000}).iterations, 1000u);
+    EXPECT_FALSE((*host)->alive(1));
+    searched = true;
+    EXPECT_TRUE((*host)->work_until([&] { return ended.load(); }, soon()));
+    (*host)->end();
+  });
+}
+
 // Calls that free nodes may run while the collector frees nodes of the same tree. Both processes
 // free all nodes below the root; the nodes of each process have children in the other one. Rank 1
 // collects first. Its calls free nodes that rank 0 is about to free, too. Rank 1 then receives
