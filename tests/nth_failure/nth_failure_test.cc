@@ -292,7 +292,7 @@ std::string error_of(const std::string& function) {
 }
 
 bool names_error(const std::string& output, const std::string& function) {
-  // A call whose arguments find no memory is rejected as malformed, see docs/reliability.md.
+  // A call whose arguments find no memory is rejected as malformed, see docs/reliability-waits.md.
   if (function == "new" && (output.find(std::bad_alloc().what()) != std::string::npos ||
                             output.find("malformed") != std::string::npos)) {
     return true;

@@ -13,7 +13,7 @@
 // or stops while the fabrics are created, the survivors end, some of them without a fabric.
 //
 // Each job prints a row. With CARIAMA_SWEEP_TABLE=FILE the rows are appended to a file, from which
-// tests/sweep/matrix writes the matrix in docs/reliability.md.
+// tests/sweep/matrix writes the matrix in docs/reliability-tests.md.
 #include <fcntl.h>
 #include <signal.h>
 #include <spawn.h>
