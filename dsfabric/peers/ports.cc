@@ -489,7 +489,12 @@ bool Ports::defer(Connection& connection, const MessageHeader& header, const Out
   } else if (!deferred_.reserve(bytes)) {
     return false;
   }
-  connection.defer(header, call);
+  try {
+    connection.defer(header, call);
+  } catch (...) {  // no memory: the call is not deferred
+    deferred_.release(bytes);
+    throw;
+  }
   port_to(connection.rank()).channel->wake();
   return true;
 }

@@ -231,5 +231,48 @@ TEST(CallsWithoutMemory, ACallThatThrowsNotifiesNothing) {
   EXPECT_FALSE(done.done()) << "the end of the fabric has notified it";
 }
 
+// A call whose receiver has no room is deferred. If there is no memory for that, its bytes must not
+// count as deferred: with this deferred_bytes no later call would be accepted.
+TEST(CallsWithoutMemory, ACallThatIsNotDeferredTakesNoDeferredBytes) {
+  CARIAMA_SKIP_WITHOUT_FAILING_ALLOCATIONS();
+  LocalJobOptions options{.processes = 2};
+  options.fabric.service_threads = 0;
+  options.fabric.receive_units = 2;
+  options.fabric.deferred_bytes = 1;
+  LocalJob job(options);
+  std::atomic<bool> stop{false}, stopped{false}, go{false};
+  job.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() == 1) {  // receives nothing between `stop` and `go`
+      EXPECT_TRUE(fabric.wait_polling([&] { return stop.load(); }, soon()));
+      stopped = true;
+      EXPECT_TRUE(wait_until([&] { return go.load(); }, soon()));
+      return;
+    }
+    Synchronizer connected;
+    must(call<RemoteNotify>(
+        fabric, 1, [] {}, connected));
+    must(fabric.wait(connected, soon()));
+    stop = true;
+    EXPECT_TRUE(wait_until([&] { return stopped.load(); }, soon()));
+    absl::Status sent;
+    while (sent.ok()) sent = call<Fail>(fabric, 1, [] {}).status();
+    EXPECT_TRUE(absl::IsResourceExhausted(sent)) << sent;
+    const std::array<std::byte, 2000> large{};
+    bool threw = false;
+    {
+      const FailAllocation fail(large.size());  // that of the deferred message
+      try {
+        must(call<RetryAsync>(
+            fabric, 1, [](const std::array<std::byte, 2000>&) {}, large));
+      } catch (const std::bad_alloc&) {
+        threw = true;
+      }
+    }
+    EXPECT_TRUE(threw);
+    EXPECT_EQ(call<RetryAsync>(fabric, 1, [] {}).status(), absl::OkStatus());
+    go = true;
+  });
+}
+
 }  // namespace
 }  // namespace cariama::testing
