@@ -290,9 +290,13 @@ size_t Connection::send_deferred() {
   const std::lock_guard lock(mutex_);
   if (deferred_.empty()) return 0;
   const TraceScope trace("dsfabric", "send deferred", "messages", deferred_.size());
-  while (!deferred_.empty() && post(nullptr, nullptr, deferred_.front()) == Sent::kPosted) {
-    bytes += deferred_.front().size();
-    deferred_.pop_front();
+  try {
+    while (!deferred_.empty() && post(nullptr, nullptr, deferred_.front()) == Sent::kPosted) {
+      bytes += deferred_.front().size();
+      deferred_.pop_front();
+    }
+  } catch (const std::bad_alloc&) {  // an exception would lose the bytes of the messages before
+    if (bytes == 0) throw;
   }
   return bytes;
 }

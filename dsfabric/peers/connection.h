@@ -90,6 +90,7 @@ class Connection {
   // in bytes.
   size_t defer(const MessageHeader& header, const OutgoingCall& call);
   // Sends deferred messages as far as credits allow. Returns the bytes that are no longer deferred.
+  // Throws std::bad_alloc only if it has sent none.
   size_t send_deferred();
   // Drops the deferred messages of a failed peer. Returns their bytes.
   size_t drop_deferred();
