@@ -8,7 +8,14 @@ namespace cariama::internal {
 
 ReceiveUnits::~ReceiveUnits() {
   if (count() > limits_.reserved) budget_.give(count() - limits_.reserved);
-  for (const auto& unit : units_) static_cast<void>(memory_.free(std::move(unit->memory)));
+  for (const auto& unit : units_) free_memory(*unit);
+}
+
+void ReceiveUnits::free_memory(Unit& unit) noexcept {
+  try {
+    static_cast<void>(memory_.free(std::move(unit.memory)));
+  } catch (const std::bad_alloc&) {  // the allocator frees the memory at its end
+  }
 }
 
 absl::StatusOr<ArrivedMessage*> ReceiveUnits::add() {
@@ -51,10 +58,7 @@ bool ReceiveUnits::remove(const ArrivedMessage* unit) {
   if (units_.size() <= limits_.reserved) return false;
   const auto at = std::find_if(units_.begin(), units_.end(),
                                [unit](const auto& one) { return one.get() == unit; });
-  try {
-    static_cast<void>(memory_.free(std::move((*at)->memory)));
-  } catch (const std::bad_alloc&) {  // the allocator frees the memory at its end
-  }
+  free_memory(**at);
   std::swap(*at, units_.back());
   units_.pop_back();
   set_count();

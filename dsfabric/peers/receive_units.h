@@ -82,6 +82,7 @@ class ReceiveUnits {
     RDMAMemory memory;
   };
   [[nodiscard]] absl::StatusOr<ArrivedMessage*> add();
+  void free_memory(Unit& unit) noexcept;
   void set_count() {
     count_.store(static_cast<uint32_t>(units_.size()), std::memory_order_relaxed);
   }

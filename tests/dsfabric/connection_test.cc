@@ -13,6 +13,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/dtutils/contract/harness.h"
+#include "tests/dtutils/testing/fail_allocation.h"
 
 namespace cariama::internal {
 namespace {
@@ -265,6 +266,18 @@ TEST_F(SharedUnitsTest, ADestroyedConnectionReturnsTheUnits) {
   take_all_units();
   far_.connection.reset();
   EXPECT_EQ(left(), kBudget);
+}
+
+// A destructor must not throw.
+TEST_F(ConnectionTest, TheEndOfReceiveUnitsNeedsNoMemory) {
+  CARIAMA_SKIP_WITHOUT_FAILING_ALLOCATIONS();
+  auto units = std::make_unique<ReceiveUnits>(
+      *near_.connection, 1, *near_.memory, *near_.budget,
+      ReceiveUnitLimits{.bytes = kUnitBytes, .reserved = kUnits, .most = kUnits});
+  while (units->count() < kUnits) static_cast<void>(must(units->add_reserved()));
+  const testing::FailAllocation fail(1);
+  units.reset();
+  EXPECT_EQ(testing::failing_bytes, 0u) << "the test has failed no allocation";
 }
 
 TEST_F(ConnectionTest, DeferredMessagesKeepTheirOrder) {
