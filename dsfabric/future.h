@@ -66,6 +66,8 @@ class CARIAMA_DSFABRIC_EXPORT FutureState {
   [[nodiscard]] bool suspend(std::coroutine_handle<> coroutine);
   // Allocates what suspend() needs, in the thread that will call it. Throws std::bad_alloc.
   void prepare();
+  // Makes the result ready, and resumes the coroutine that awaits it. A second call has no effect:
+  // the end of an awaited transfer is repeated after std::bad_alloc, which the coroutine may throw.
   void finish(absl::Status status, std::span<const std::byte> result);
   // Records the process and the thread that are called. Call it before the call is sent. With
   // kNoThread, a wait for the Future inside of a call does not detect that it cannot end.

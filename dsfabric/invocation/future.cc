@@ -54,6 +54,7 @@ void FutureState::prepare() {
 }
 
 void FutureState::finish(absl::Status status, std::span<const std::byte> result) {
+  if (ready()) return;
   status_ = std::move(status);
   if (status_.ok()) {
     try {

@@ -179,6 +179,24 @@ TEST(CoroutinesWithoutMemory, AreResumed) {
   });
 }
 
+// The end of a transfer is repeated after std::bad_alloc, also if a resumed coroutine has thrown it.
+TEST(CoroutinesWithoutMemory, ARepeatedEventResumesOnce) {
+  LocalJob job({.processes = 1});
+  job.run([](Fabric& fabric, uint32_t) {
+    const auto event = std::make_shared<internal::FutureValue<void>>(fabric);
+    uint32_t resumed = 0;
+    const auto await_event = [](Future<void> future, uint32_t& count) -> Detached {
+      const absl::Status status = co_await future;
+      if (status.ok()) ++count;
+    };
+    await_event(internal::FutureAccess::of(event), resumed);
+    event->finish(absl::OkStatus(), {});
+    event->finish(absl::InternalError("repeated"), {});
+    EXPECT_TRUE(fabric.wait([&] { return resumed == 1; }, soon()));
+    EXPECT_EQ(event->status(), absl::OkStatus());
+  });
+}
+
 // All that a callback needs is allocated before the call is accepted: without memory the call
 // throws, and the callback does not run.
 TEST(CallbacksWithoutMemory, RunExactlyIfTheCallIsAccepted) {
