@@ -5,6 +5,7 @@
 #include <list>
 #include <map>
 #include <mutex>
+#include <new>
 #include <utility>
 
 #include "dtutils/internal/json.h"
@@ -60,8 +61,11 @@ class StatisticsRegistry {
   void remove(CounterSet::Entry* entry) {
     const std::lock_guard lock(mutex_);
     CounterSet::Kind& all = *entry->kind;
-    for (const CounterSet::Value& value : entry->read()) {
-      if (!value.is_gauge) all.add_closed(value);
+    try {
+      for (const CounterSet::Value& value : entry->read()) {
+        if (!value.is_gauge) all.add_closed(value);
+      }
+    } catch (const std::bad_alloc&) {  // a destructor calls this function: the counts are lost
     }
     all.living.erase(entry->place);
   }

@@ -9,6 +9,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/dtutils/testing/fail_allocation.h"
 #include "tests/dtutils/testing/json.h"
 
 namespace cariama {
@@ -47,6 +48,18 @@ TEST(StatisticsTest, SnapshotReadsLivingObjects) {
                                              Statistic{"living", "left", "faults", 0},
                                              Statistic{"living", "right", "strokes", 0},
                                              Statistic{"living", "right", "faults", 1}));
+}
+
+// The destructor of a counted object must not throw.
+TEST(StatisticsTest, AnObjectEndsWithoutMemory) {
+  CARIAMA_SKIP_WITHOUT_FAILING_ALLOCATIONS();
+  auto pump = std::make_unique<Pump>("without memory", "pump");
+  {
+    const testing::FailAllocation fail(1);
+    pump.reset();
+    EXPECT_EQ(testing::failing_bytes, 0u) << "the test has failed no allocation";
+  }
+  EXPECT_TRUE(of_kind("without memory").empty());
 }
 
 TEST(StatisticsTest, ClosedObjectsAreSummedUp) {
