@@ -256,7 +256,12 @@ void Runtime::drain_once() {
     ~Done() { draining = false; }
     bool& draining;
   } done{draining_};
-  static_cast<void>(retry());
+  try {
+    static_cast<void>(retry());
+  } catch (const std::bad_alloc&) {  // retry() has reset the flag, and has work left
+    has_work_.store(true, std::memory_order_release);
+    throw;
+  }
 }
 
 // Retries the channels that have deferred calls. Returns true if some still have deferred calls.
