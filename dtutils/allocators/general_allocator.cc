@@ -146,7 +146,12 @@ absl::StatusOr<RDMAMemory> GeneralAllocator::allocate(size_t bytes, size_t align
     if (absl::Status status = add_chunk(rounded + slack); !status.ok()) return status;
     address = take();
   }
-  state.live.emplace(*address, bytes);
+  try {
+    state.live.emplace(*address, bytes);
+  } catch (...) {
+    state.reclaim({*address, rounded});
+    throw;
+  }
   GeneralAllocatorStatistics& statistics = state.statistics;
   statistics.bytes_in_use += rounded;
   statistics.bytes_in_use_high_water =

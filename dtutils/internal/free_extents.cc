@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <cassert>
+#include <memory>
+#include <optional>
+#include <set>
+#include <utility>
 
 namespace cariama::internal {
 namespace {
@@ -34,6 +38,11 @@ struct FreeExtents::Node {
     if (left != nullptr) largest = std::max(largest, left->largest);
     if (right != nullptr) largest = std::max(largest, right->largest);
   }
+};
+
+struct FreeExtents::Entry {
+  std::unique_ptr<Node> node;                               // of the tree
+  std::set<std::pair<size_t, uintptr_t>>::node_type place;  // in by_size_
 };
 
 FreeExtents::~FreeExtents() {
@@ -99,35 +108,57 @@ const FreeExtents::Node* FreeExtents::at(uintptr_t address) const {
   return node;
 }
 
-void FreeExtents::add(Extent extent) {
+FreeExtents::Entry FreeExtents::make_entry() {
+  std::set<std::pair<size_t, uintptr_t>> place;
+  place.emplace();
   // The priorities only have to be uncorrelated with the addresses.
-  Node* const node = new Node{extent, random_.next(), extent.bytes};
+  auto node = std::make_unique<Node>();
+  node->priority = random_.next();
+  return {std::move(node), place.extract(place.begin())};
+}
+
+void FreeExtents::add(Extent extent, Entry entry) noexcept {
+  Node* const node = entry.node.release();
+  node->extent = extent;
+  node->largest = extent.bytes;
+  node->left = node->right = nullptr;
   Node* below = nullptr;
   Node* from = nullptr;
   split(root_, extent.address, &below, &from);
   root_ = merge(merge(below, node), from);
-  by_size_.emplace(extent.bytes, extent.address);
+  entry.place.value() = {extent.bytes, extent.address};
+  by_size_.insert(std::move(entry.place));
   free_bytes_ += extent.bytes;
 }
 
-void FreeExtents::remove(Extent extent) {
+FreeExtents::Entry FreeExtents::remove(Extent extent) noexcept {
   Node* below = nullptr;
   Node* middle = nullptr;
   Node* above = nullptr;
   split(root_, extent.address, &below, &middle);
   split(middle, extent.address + 1, &middle, &above);
   assert(middle != nullptr && middle->extent == extent);
-  delete middle;
   root_ = merge(below, above);
-  by_size_.erase({extent.bytes, extent.address});
   free_bytes_ -= extent.bytes;
+  return {std::unique_ptr<Node>(middle), by_size_.extract(std::pair(extent.bytes, extent.address))};
 }
 
 void FreeExtents::carve(Extent extent, uintptr_t start, size_t bytes) {
-  remove(extent);
-  if (start > extent.address) add({extent.address, start - extent.address});
   const uintptr_t end = start + bytes;
-  if (end < extent.end()) add({end, extent.end() - end});
+  const Extent before{extent.address, start - extent.address};
+  const Extent after{end, extent.end() - end};
+  if (before.bytes != 0 && after.bytes != 0) {
+    Entry second = make_entry();
+    add(before, remove(extent));
+    add(after, std::move(second));
+    return;
+  }
+  Entry entry = remove(extent);
+  if (before.bytes != 0) {
+    add(before, std::move(entry));
+  } else if (after.bytes != 0) {
+    add(after, std::move(entry));
+  }
 }
 
 std::optional<uintptr_t> FreeExtents::take_best(size_t bytes, size_t alignment) {
@@ -156,20 +187,22 @@ std::optional<uintptr_t> FreeExtents::take_first(size_t bytes, size_t alignment)
 
 Extent FreeExtents::insert(Extent extent, Extent bounds) {
   assert(extent.bytes > 0 && extent.address >= bounds.address && extent.end() <= bounds.end());
+  std::optional<Entry> entry;
   if (const Node* const before = predecessor(extent.address);
       before != nullptr && before->extent.end() == extent.address &&
       before->extent.address >= bounds.address) {
     const Extent joined = before->extent;
-    remove(joined);
+    entry = remove(joined);
     extent = {joined.address, joined.bytes + extent.bytes};
   }
   if (const Node* const after = at(extent.end());
       after != nullptr && after->extent.end() <= bounds.end()) {
     const Extent joined = after->extent;
-    remove(joined);
+    entry = remove(joined);
     extent.bytes += joined.bytes;
   }
-  add(extent);
+  if (!entry) entry = make_entry();
+  add(extent, *std::move(entry));
   return extent;
 }
 

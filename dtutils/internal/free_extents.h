@@ -38,7 +38,8 @@ class FreeExtents {
   // Takes `bytes` at a multiple of `alignment` (a power of two) out of the smallest extent that can
   // hold them; among equal sizes, the one at the lowest address. Returns the start of the range, or
   // an empty optional if no extent is large enough. O(log n); an alignment to which the extents are
-  // not aligned adds a step per extent smaller than bytes + alignment.
+  // not aligned adds a step per extent smaller than bytes + alignment. Throws std::bad_alloc, and
+  // then has changed nothing.
   [[nodiscard]] std::optional<uintptr_t> take_best(size_t bytes, size_t alignment);
 
   // Takes `bytes` at a multiple of `alignment` out of the extent at the lowest address that can
@@ -46,7 +47,8 @@ class FreeExtents {
   [[nodiscard]] std::optional<uintptr_t> take_first(size_t bytes, size_t alignment);
 
   // Adds a range and joins it with free neighbours inside `bounds`. Returns the resulting extent.
-  // Requires: the range overlaps no free range.
+  // Requires: the range overlaps no free range. Throws std::bad_alloc, unless the range has such a
+  // neighbour, and then has changed nothing.
   Extent insert(Extent extent, Extent bounds);
 
   // Removes an extent. Requires: the extent is exactly one that insert() returned.
@@ -65,6 +67,8 @@ class FreeExtents {
   // A treap: a search tree by address and a heap by random priority, hence balanced in expectation.
   // Each node stores the size of the largest extent of its subtree, by which first fit descends.
   struct Node;
+  // What an extent needs in both orders.
+  struct Entry;
 
   static Node* find_first(Node* node, uintptr_t from, size_t bytes);
   static void split(Node* node, uintptr_t address, Node** below, Node** from);
@@ -74,8 +78,11 @@ class FreeExtents {
   [[nodiscard]] const Node* predecessor(uintptr_t address) const;
   [[nodiscard]] const Node* at(uintptr_t address) const;
 
-  void add(Extent extent);
-  void remove(Extent extent);
+  // Allocates an entry. The functions below do not allocate: an exception between them would lose
+  // an extent.
+  [[nodiscard]] Entry make_entry();
+  void add(Extent extent, Entry entry) noexcept;
+  Entry remove(Extent extent) noexcept;
   // Removes [start, start + bytes) from the extent.
   void carve(Extent extent, uintptr_t start, size_t bytes);
 

@@ -4,9 +4,12 @@
 
 #include <algorithm>
 #include <map>
+#include <new>
 #include <optional>
 #include <random>
 #include <vector>
+
+#include "tests/dtutils/testing/fail_allocation.h"
 
 namespace cariama::internal {
 namespace {
@@ -37,6 +40,43 @@ TEST(FreeExtents, TakesExactFitsWhole) {
   EXPECT_EQ(free.count(), 0u);
   EXPECT_EQ(free.free_bytes(), 0u);
   EXPECT_FALSE(free.take_best(1, 1).has_value());
+}
+
+// No free range is lost without memory: it would stay in use until the end of its allocator.
+TEST(FreeExtents, AreUnchangedWithoutMemory) {
+  CARIAMA_SKIP_WITHOUT_FAILING_ALLOCATIONS();
+  FreeExtents free;
+  const Extent whole{4096 + 64, 16384 - 64};
+  free.insert(whole, kEverywhere);
+  for (size_t skips = 0; skips < 2; ++skips) {
+    {
+      const testing::FailAllocation fail(1, skips);
+      EXPECT_THROW(static_cast<void>(free.take_best(64, 4096)), std::bad_alloc);  // two are left
+    }
+    EXPECT_EQ(free.count(), 1u);
+    EXPECT_TRUE(free.contains(whole));
+    EXPECT_EQ(free.free_bytes(), whole.bytes);
+    EXPECT_EQ(free.take_first(whole.bytes, 1), whole.address);
+    free.insert(whole, kEverywhere);
+  }
+  for (size_t skips = 0; skips < 2; ++skips) {
+    {
+      const testing::FailAllocation fail(1, skips);
+      EXPECT_THROW(free.insert({128, 64}, kEverywhere), std::bad_alloc);
+    }
+    EXPECT_EQ(free.count(), 1u);
+    EXPECT_EQ(free.free_bytes(), whole.bytes);
+  }
+  // One range is left after these, so that they need no memory.
+  std::optional<uintptr_t> taken;
+  Extent joined;
+  {
+    const testing::FailAllocation fail(1);
+    taken = free.take_best(64, 1);
+    joined = free.insert({whole.address, 64}, kEverywhere);
+  }
+  EXPECT_EQ(taken, whole.address);
+  EXPECT_EQ(joined, whole);
 }
 
 TEST(FreeExtents, BestTakesTheSmallestAndFirstTheLowest) {
