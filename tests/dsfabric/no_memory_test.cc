@@ -179,7 +179,7 @@ TEST(CoroutinesWithoutMemory, AreResumed) {
   });
 }
 
-// The end of a transfer is repeated after std::bad_alloc, also if a resumed coroutine has thrown it.
+// The end of a transfer is repeated after std::bad_alloc, which a resumed coroutine may have thrown.
 TEST(CoroutinesWithoutMemory, ARepeatedEventResumesOnce) {
   LocalJob job({.processes = 1});
   job.run([](Fabric& fabric, uint32_t) {
