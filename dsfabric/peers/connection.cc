@@ -29,9 +29,12 @@ constexpr uint64_t kCreditMemory = kAnswers + kAnswerBytes;
 constexpr size_t kMessageAlignment = 8;
 
 // The credit word: the count of finished messages, and below it the number of units. Both counts
-// are in one word, because a WRITE of several words may arrive in parts.
+// are in one word, because a WRITE of several words may arrive in parts. The count of messages
+// wraps: the word contains its lower kCountBits bits.
 constexpr uint32_t kUnitBits = 17;
 constexpr uint64_t kUnitMask = (uint64_t{1} << kUnitBits) - 1;
+constexpr uint32_t kCountBits = 64 - kUnitBits;
+constexpr uint64_t kCountMask = (uint64_t{1} << kCountBits) - 1;
 static_assert(FabricOptions::kMaxPerProcess <= kUnitMask);  // limit of receive_units
 
 // Names a failed operation, up to the peer's label.
@@ -200,15 +203,26 @@ AnswerSlot* Connection::map_peer_answers() {
 
 // If WRITEs are unordered, older credits may replace newer ones for a short time. Both counts only
 // grow, so take the maximum of each. A count of finished messages above sent_ is invalid, so it is
-// limited to sent_.
+// limited to sent_. Of the counts with the same lower bits, the one next to sent_ is meant.
 bool Connection::has_credit() {
   const uint64_t word =
       std::atomic_ref(*reinterpret_cast<uint64_t*>(credit_memory_.get_buffer() + kFromPeer))
           .load(std::memory_order_acquire);
-  const uint64_t finished = std::min(word >> kUnitBits, sent_);
+  const uint64_t behind = (sent_ - (word >> kUnitBits)) & kCountMask;
+  const uint64_t finished = behind <= kCountMask / 2 ? sent_ - behind : sent_;
   finished_by_peer_ = std::max(finished_by_peer_, finished);
   posted_by_peer_ = std::max(posted_by_peer_, finished + (word & kUnitMask));
   return sent_ < posted_by_peer_;
+}
+
+void Connection::set_messages(uint64_t count) {
+  const std::lock_guard lock(mutex_);
+  sent_ = finished_by_peer_ = finished_ = count;
+  posted_by_peer_ = count + peer_reserved_units_;
+  posted_ = told_ = count + units_->count();
+  repeated_ = credit_word();
+  const uint64_t word = count << kUnitBits | peer_reserved_units_;  // as if the peer had written it
+  std::memcpy(credit_memory_.get_buffer() + kFromPeer, &word, sizeof word);
 }
 
 uint64_t Connection::unfinished() const {

@@ -171,6 +171,10 @@ class Connection {
   [[nodiscard]] uint64_t exchange_signs(bool may_write);
   // Sets the number of signs of life that count as written. For tests of the wrap of this number.
   void set_signs(uint64_t signs) { signs_ = signs; }
+  // Sets the number of messages that count as sent and finished, in both directions. For tests of
+  // the wrap of this number. Requires: both ends are connected, have their reserved units only, and
+  // have finished all messages.
+  void set_messages(uint64_t count);
   // Ends all traffic of the connection in both directions: operations in flight complete with an
   // error, and the peer cannot access this process's memory through the connection any more.
   void cut() { queue_->queue_pair().fail(); }

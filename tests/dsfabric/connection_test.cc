@@ -142,6 +142,26 @@ TEST_F(ConnectionTest, AtMostOneMessagePerReceiveUnit) {
   EXPECT_EQ(sim_.statistics().receiver_not_ready, 0u);
 }
 
+// The count of finished messages has 47 bits in the credit word.
+TEST_F(ConnectionTest, CreditsReturnWhenTheCountOfMessagesWraps) {
+  for (const uint64_t wrap : {uint64_t{1} << 46, uint64_t{1} << 47, uint64_t{1} << 48}) {
+    near_.connection->set_messages(wrap - 5);
+    far_.connection->set_messages(wrap - 5);
+    for (int round = 0; round < 5; ++round) {
+      EXPECT_EQ(send(1), Connection::Sent::kPosted);
+      EXPECT_EQ(send(2), Connection::Sent::kPosted);
+      EXPECT_EQ(send(3), Connection::Sent::kNoCredit);
+      const auto messages = arrived();
+      ASSERT_EQ(messages.size(), kUnits);
+      finish(messages);
+    }
+    EXPECT_EQ(send(4), Connection::Sent::kPosted);
+    EXPECT_EQ(near_.connection->unfinished(), 1u);
+    finish(arrived());
+  }
+  EXPECT_EQ(sim_.statistics().receiver_not_ready, 0u);
+}
+
 // A connection with 2 reserved units, and a budget of 10 more.
 class SharedUnitsTest : public ConnectionTest {
  protected:

@@ -179,7 +179,7 @@ TEST(CoroutinesWithoutMemory, AreResumed) {
   });
 }
 
-// The end of a transfer is repeated after std::bad_alloc, which a resumed coroutine may have thrown.
+// The end of a transfer is repeated after std::bad_alloc, which a resumed coroutine may throw.
 TEST(CoroutinesWithoutMemory, ARepeatedEventResumesOnce) {
   LocalJob job({.processes = 1});
   job.run([](Fabric& fabric, uint32_t) {
