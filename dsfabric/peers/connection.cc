@@ -31,7 +31,7 @@ constexpr size_t kMessageAlignment = 8;
 // The credit word: the count of finished messages, and below it the number of units. Both counts
 // are in one word, because a WRITE of several words may arrive in parts. The count of messages
 // wraps: the word contains its lower kCountBits bits.
-constexpr uint32_t kUnitBits = 17;
+constexpr uint32_t kUnitBits = 24;
 constexpr uint64_t kUnitMask = (uint64_t{1} << kUnitBits) - 1;
 constexpr uint32_t kCountBits = 64 - kUnitBits;
 constexpr uint64_t kCountMask = (uint64_t{1} << kCountBits) - 1;
@@ -202,14 +202,17 @@ AnswerSlot* Connection::map_peer_answers() {
 }
 
 // If WRITEs are unordered, older credits may replace newer ones for a short time. Both counts only
-// grow, so take the maximum of each. A count of finished messages above sent_ is invalid, so it is
-// limited to sent_. Of the counts with the same lower bits, the one next to sent_ is meant.
+// grow, so take the maximum of each. Of the counts with the same lower bits, the one next to sent_
+// is meant. A count of finished messages above sent_ consists of bytes of two words (the order of
+// bytes is all that some transports promise), so the word is ignored.
 bool Connection::has_credit() {
   const uint64_t word =
       std::atomic_ref(*reinterpret_cast<uint64_t*>(credit_memory_.get_buffer() + kFromPeer))
           .load(std::memory_order_acquire);
   const uint64_t behind = (sent_ - (word >> kUnitBits)) & kCountMask;
-  const uint64_t finished = behind <= kCountMask / 2 ? sent_ - behind : sent_;
+  if (behind > kCountMask / 2) [[unlikely]]
+    return sent_ < posted_by_peer_;
+  const uint64_t finished = sent_ - behind;
   finished_by_peer_ = std::max(finished_by_peer_, finished);
   posted_by_peer_ = std::max(posted_by_peer_, finished + (word & kUnitMask));
   return sent_ < posted_by_peer_;

@@ -99,13 +99,15 @@ struct Worked {
   local.next = &local;  // the child's copy still points to this object
   return join(spawn([local] { return local.next->value; }));
 }
+[[gnu::noinline]] long pointer_of_the_parent(uintptr_t where) {
+  auto* const at = reinterpret_cast<long*>(where);
+  return join(spawn([at] { return *at; }));
+}
 [[gnu::noinline]] long pointer_to_a_local_of_an_ancestor() {
   long local = 3;
   // As an integer it is not found; the child passes a pointer.
-  return join(spawn([where = reinterpret_cast<uintptr_t>(&local)] {
-    auto* const at = reinterpret_cast<long*>(where);
-    return join(spawn([at] { return *at; }));
-  }));
+  return join(spawn(
+      [where = reinterpret_cast<uintptr_t>(&local)] { return pointer_of_the_parent(where); }));
 }
 
 void expect_a_refusal(const TaskOptions& options, long (*function)()) {
