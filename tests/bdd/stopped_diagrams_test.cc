@@ -170,6 +170,9 @@ void run_beside_a_stopped_process(const std::string& test,
                                   const std::function<void(std::unique_ptr<Job>&)>& body) {
   constexpr int kNoFailure = 7;
   if (!Job::launched()) {
+    // Otherwise the processes of the job would run a part of their only test.
+    unsetenv("GTEST_TOTAL_SHARDS");
+    unsetenv("GTEST_SHARD_INDEX");
     const absl::StatusOr<int> code =
         launch({.processes = 2,
                 .grace = std::chrono::milliseconds(500),
