@@ -236,7 +236,7 @@ uint32_t Host::living() const {
 uint64_t Host::dead_set_hash() const {
   uint64_t set = 0;
   for (uint32_t rank = 0; rank < size_; ++rank) {
-    if (!alive(rank)) set ^= Random::mix(uint64_t{rank} + 1);
+    if (!alive(rank)) set ^= dead_hash(rank);
   }
   return set;
 }
@@ -485,11 +485,23 @@ void Host::leave_out(Rank late) {
               fabric_->label(late) + " has not answered a search for " +
                   std::to_string(options_.patience.count()) + " ms: the searches go on without it",
               cariama::internal::peer_remedy(cariama::internal::PeerRemedy::kSilent));
+  end_part_of(late);
+}
+
+void Host::leave_out_lost(Rank lost) {
+  report_once("mcts.left_out." + std::to_string(lost),
+              fabric_->label(lost) +
+                  " and another process have lost their connection: the searches go on without it",
+              cariama::internal::peer_remedy(cariama::internal::PeerRemedy::kDisconnected));
+  end_part_of(lost);
+}
+
+void Host::end_part_of(Rank rank) {
   for (uint32_t other = 1; other < size_; ++other) {
-    if (alive(other)) send_left_out(other, late);
+    if (alive(other)) send_left_out(other, rank);
   }
   threads_[0]->aggregators->flush();
-  if (alive(late)) mark_dead(late);
+  if (alive(rank)) mark_dead(rank);
 }
 
 void Host::send_left_out(Rank to, Rank late) {
@@ -540,7 +552,7 @@ absl::Status Host::serve() {
   if (left_out_) {
     return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
                       "rank 0 has continued the search without this process, which did not answer "
-                      "in time",
+                      "in time, or which another process has lost",
                       cariama::internal::peer_remedy(cariama::internal::PeerRemedy::kLease));
   }
   return absl::OkStatus();

@@ -159,6 +159,9 @@ class CARIAMA_MCTS_EXPORT Host {
   // Returns a hash of the set of dead processes, to compare two sets; not their number. 0: none has
   // died.
   [[nodiscard]] uint64_t dead_set_hash() const;
+  // Returns the hash of the set that consists of `rank`. The hash of a set is the exclusive or of
+  // those of its processes.
+  [[nodiscard]] static uint64_t dead_hash(Rank rank) { return Random::mix(uint64_t{rank} + 1); }
 
   // Called by worker 0 of each rank other than 0. Blocks and works until rank 0 calls end(), which
   // must not happen before the first search: if threads of this process had contexts before, they
@@ -241,8 +244,10 @@ class CARIAMA_MCTS_EXPORT Host {
   // As work_until(), for HostOptions::patience. Time in which this process itself was stopped or
   // got no processor time does not count.
   [[nodiscard]] bool work_patiently(const std::function<bool()>& condition);
-  // Called by worker 0 of rank 0, not within a call. All processes mark this one as dead.
+  // Called by worker 0 of rank 0, not within a call. All processes mark this one as dead: it has
+  // not answered, or another process has lost it.
   void leave_out(Rank late);
+  void leave_out_lost(Rank lost);
   // One search runs at a time in a host. Begins one, until end_search(). Errors:
   // FAILED_PRECONDITION if a search is running, in a thread other than worker 0 of rank 0, within a
   // call, and after end(). The message begins with `function`, the function that the user called.
@@ -281,6 +286,7 @@ class CARIAMA_MCTS_EXPORT Host {
   [[nodiscard]] bool may_sleep(const HostThread& self);
   void look_for_deaths();
   void mark_dead(Rank rank);
+  void end_part_of(Rank rank);
   // Rank 0: tells process `to` that the searches have left out process `late`.
   void send_left_out(Rank to, Rank late);
   // Rank 0: process `rank` has called serve(). Repeats the call that it was left out, or else the

@@ -2,6 +2,7 @@
 #ifndef CARIAMA_MCTS_ENGINE_COMMAND_H_
 #define CARIAMA_MCTS_ENGINE_COMMAND_H_
 
+#include <chrono>
 #include <cstdint>
 #include <vector>
 
@@ -115,9 +116,12 @@ class CommandedSearch : public HostedSearch {
   // detection (dsfabric/quiescence.h). After a death the posts to and from the dead process are not
   // counted. Its posts may still have arrived, and run: so a wave counts only if every process has
   // noticed the same deaths and has no work of a dead process left (CommandAnswer::no_work_left).
+  // If two processes have lost each other, and rank 0 neither of them, one is left out after
+  // HostOptions::patience.
   void quiesce(const SearchOptions& options) {
     Host& host = derived().host();
     WaveComparison waves;
+    std::chrono::steady_clock::time_point equal_at = std::chrono::steady_clock::now();
     for (;;) {
       Host::Posts sum;
       const std::vector<CommandAnswer>& answers = command(CommandKind::kInform, options);
@@ -130,6 +134,13 @@ class CommandedSearch : public HostedSearch {
         sum.ended += answer.posts.ended;
         agreed &= answer.dead == dead && (dead == 0 || answer.no_work_left);
       }
+      const auto now = std::chrono::steady_clock::now();
+      if (const Rank lost = lost_by_others(); lost == 0) {
+        equal_at = now;
+      } else if (now - equal_at >= host.patience()) {
+        host.leave_out_lost(lost);
+        equal_at = now;
+      }
       if (!agreed) waves.reset();
       if (agreed && waves.ended(sum.begun, sum.ended, dead)) return;
       static_cast<void>(host.step());  // with a single process, command() runs no calls
@@ -138,6 +149,23 @@ class CommandedSearch : public HostedSearch {
 
  private:
   [[nodiscard]] Derived& derived() { return static_cast<Derived&>(*this); }
+
+  // Returns 0 if all answers to the last command name the processes that this one has marked as
+  // dead. Otherwise a process to leave out, so that they do: the higher of two that have lost each
+  // other, as in Fabric::finalize().
+  [[nodiscard]] Rank lost_by_others() {
+    Host& host = derived().host();
+    const uint64_t dead = host.dead_set_hash();
+    for (uint32_t rank = 1; rank < host.size(); ++rank) {
+      const uint64_t difference = answers_[rank].dead ^ dead;
+      if (difference == 0 || !host.alive(rank)) continue;
+      for (uint32_t other = rank + 1; other < host.size(); ++other) {
+        if (host.alive(other) && difference == Host::dead_hash(other)) return Rank(other);
+      }
+      return Rank(rank);
+    }
+    return Rank(0);
+  }
 
   CommandAnswer obey(const Command& command) {
     Host& host = derived().host();

@@ -222,6 +222,32 @@ TEST(Search, ALeftOutProcessThatCreatesItsHostLaterDoesNotServe) {
   });
 }
 
+// Rank 1 has lost rank 2, and rank 0 neither of them: the higher rank is left out.
+TEST(Search, GoesOnIfTwoOtherProcessesLoseEachOther) {
+  cariama::testing::LocalJobOptions options{
+      .processes = 3, .transport = transport_case("fault_shm"), .init_thread = false};
+  options.finalize = false;
+  LocalJob job(options);
+  job.run([&job](Fabric& fabric, uint32_t) {
+    auto host = Host::create(&fabric, {.patience = std::chrono::seconds(1)});
+    ASSERT_TRUE(host.ok()) << host.status();
+    if (fabric.rank() != 0) {
+      const absl::Status served = (*host)->serve();
+      EXPECT_EQ(absl::IsUnavailable(served), fabric.rank() == 2) << served;
+      return;
+    }
+    Search<ConnectFour> search(**host);
+    EXPECT_EQ(search.run(ConnectFour(), {.iterations = 20000}).iterations, 20000u);
+    job.faults(1)->lose_peer(fabric.label(2));
+    EXPECT_GE(search.run(ConnectFour(), {.iterations = 20000}).iterations, 10000u);
+    search.clear();
+    EXPECT_EQ(search.run(ConnectFour(), {.iterations = 20000}).iterations, 20000u);
+    EXPECT_TRUE((*host)->alive(1));
+    EXPECT_FALSE((*host)->alive(2));
+    (*host)->end();
+  });
+}
+
 // Calls that free nodes may run while the collector frees nodes of the same tree. Both processes
 // free all nodes below the root; the nodes of each process have children in the other one. Rank 1
 // collects first. Its calls free nodes that rank 0 is about to free, too. Rank 1 then receives

@@ -387,6 +387,9 @@ Outcome simulate(uint64_t seed, const std::function<void()>& main,
   const pid_t child = fork();
   if (child == 0) {
     alarm(120);
+    // The service of the statistics is one thread of a process. The simulated processes would share
+    // it, and it would die with one of them.
+    setenv("CARIAMA_STATISTICS", "off", 1);
     // One thread runs at a time: passing the turn to another core would take longer.
     cpu_set_t one;
     CPU_ZERO(&one);

@@ -42,6 +42,10 @@ void wait_for_turn(Thread& thread) {
                  thread->number, thread->state == Thread::State::kReady ? "runs" : "waits in ",
                  thread->state == Thread::State::kReady ? "" : thread->blocked_in,
                  process.dead ? " (dead)" : "", thread->mutexes);
+    for (const auto& other : world->threads) {
+      if (thread->waits_for != other.get()) continue;
+      std::fprintf(stderr, "    for thread %u of process %u\n", other->number, other->process);
+    }
   }
   std::fflush(nullptr);
   system_call(SYS_exit_group, code);
