@@ -79,13 +79,13 @@ TEST_P(ByShape, TheBoundChoosesOfTheResults) {
     Search<PriorGame> search(host);
     search.options().choice.rule = FinalChoice::kLowerConfidenceBound;
     search.options().selection.rule = SelectionRule::kPuct;
-    for (const uint64_t iterations : {50, 200, 800, 5000}) {
+    for (const uint64_t iterations : {50, 200, 800, 20000}) {
       search.clear();
       const auto result = search.run(PriorGame(), {.iterations = iterations});
       EXPECT_EQ(result.iterations, iterations);
       check_choice(result, search.options().choice);
       check_conservation(search, result);
-      if (iterations == 5000) {
+      if (iterations == 20000) {
         EXPECT_EQ(result.moves[0].move, PriorGame::kBest);
       }
     }
