@@ -124,7 +124,8 @@ struct HostOptions {
   Aggregation aggregation = Aggregation::kTraditional;
   // Rank 0: time in which a process has to answer a command of a search. Then this search and all
   // later searches run without the process, as after its death; its serve() returns UNAVAILABLE. A
-  // function of the game or of an evaluator must not take longer. (The fabric does not consider the
+  // function of the game or of an evaluator must not take longer. Also the time after which one of
+  // two processes that have lost each other is left out. (The fabric does not consider the
   // process dead: see FabricOptions::lease.)
   std::chrono::milliseconds patience{10'000};
 };
