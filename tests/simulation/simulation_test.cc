@@ -350,10 +350,10 @@ void run_job(const Plan& plan, uint32_t first_process = 1) {
   launcher.run();
   for (uint32_t a = 0; a < kProcesses; ++a) {
     // Two parts of a cut job cannot both go on: finalize() leaves out the part without rank 0.
-    // After a short cut only the link between the victim and another process may have failed:
-    // finalize() leaves out the higher rank of the two.
-    const bool left_out = plan.fate == Fate::kCut &&
-                          (plan.victim == 0 || (plan.victim < a && seen[plan.victim].ended));
+    // The link between the victim and another process may fail before, or without, that to rank 0:
+    // finalize() leaves out the higher rank of the two, and keeps to it if rank 0 loses the victim
+    // later.
+    const bool left_out = plan.fate == Fate::kCut && (plan.victim == 0 || plan.victim < a);
     const bool lives = plan.fate == Fate::kCalm || plan.fate == Fate::kPause ||
                        (a != plan.victim && !left_out && !struck_early);
     EXPECT_TRUE(seen[a].ended || !lives) << "rank " << a;
