@@ -41,40 +41,58 @@ ShmCompletionQueue::~ShmCompletionQueue() {
   while (pop(&entry) || pop_overflow(&entry)) entry.account->release();
 }
 
-// The ring is Vyukov's bounded queue: the sequence of a cell tells whether it may be written or
-// read next.
 void ShmCompletionQueue::push(const Completion& completion, CompletionAccount* account) {
-  bool done = false;
+  const Entry entry{completion, account};
+  if (!push_to_ring(entry)) [[unlikely]] {
+    Spare spare = make_spare();
+    push_to_overflow(entry, spare);
+  }
+  fire(completion);
+}
+
+void ShmCompletionQueue::push(const Completion& completion, CompletionAccount* account,
+                              Spare spare) noexcept {
+  const Entry entry{completion, account};
+  if (!push_to_ring(entry)) push_to_overflow(entry, spare);
+  fire(completion);
+}
+
+// The ring is Vyukov's bounded queue: the sequence of a cell tells whether it may be written or
+// read next. Returns false if the entry must go to the overflow list.
+bool ShmCompletionQueue::push_to_ring(const Entry& entry) {
   // After one completion has overflowed, all following ones go to the overflow list until it is
   // empty, so that they stay in order.
-  if (!overflowed_.load(std::memory_order_acquire)) {
-    uint64_t position = tail_.load(std::memory_order_relaxed);
-    for (;;) {
-      Cell& cell = ring_[position & mask_];
-      const auto turn =
-          static_cast<int64_t>(cell.sequence.load(std::memory_order_acquire) - position);
-      if (turn < 0) break;
-      if (turn > 0) {
-        position = tail_.load(std::memory_order_relaxed);
-        continue;
-      }
-      if (!tail_.compare_exchange_weak(position, position + 1, std::memory_order_relaxed)) continue;
-      cell.entry = {completion, account};
-      if (channel_ == nullptr) {
-        cell.sequence.store(position + 1, std::memory_order_release);
-      } else {
-        // Sequentially consistent: before fire() reads `armed`.
-        cell.sequence.exchange(position + 1);
-      }
-      done = true;
-      break;
+  if (overflowed_.load(std::memory_order_acquire)) return false;
+  uint64_t position = tail_.load(std::memory_order_relaxed);
+  for (;;) {
+    Cell& cell = ring_[position & mask_];
+    const auto turn =
+        static_cast<int64_t>(cell.sequence.load(std::memory_order_acquire) - position);
+    if (turn < 0) return false;
+    if (turn > 0) {
+      position = tail_.load(std::memory_order_relaxed);
+      continue;
     }
+    if (!tail_.compare_exchange_weak(position, position + 1, std::memory_order_relaxed)) continue;
+    cell.entry = entry;
+    if (channel_ == nullptr) {
+      cell.sequence.store(position + 1, std::memory_order_release);
+    } else {
+      // Sequentially consistent: before fire() reads `armed`.
+      cell.sequence.exchange(position + 1);
+    }
+    return true;
   }
-  if (!done) {
-    std::lock_guard lock(overflow_mutex_);
-    overflow_.push_back({completion, account});
-    overflowed_.exchange(true);
-  }
+}
+
+void ShmCompletionQueue::push_to_overflow(const Entry& entry, Spare& spare) noexcept {
+  spare.front() = entry;
+  std::lock_guard lock(overflow_mutex_);
+  overflow_.splice(overflow_.end(), spare);
+  overflowed_.exchange(true);
+}
+
+void ShmCompletionQueue::fire(const Completion& completion) {
   if (channel_ != nullptr) {
     shared_->fire(channel_->shared(), completion.status != CompletionStatus::kSuccess);
   }

@@ -8,7 +8,7 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
+#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -66,6 +66,11 @@ class ReceiveSource {
 };
 
 class ShmCompletionQueue final : public CompletionQueue {
+  struct Entry {
+    Completion completion;
+    CompletionAccount* account = nullptr;
+  };
+
  public:
   ShmCompletionQueue(std::shared_ptr<ShmDevice> device, ControlBlock block, uint32_t depth,
                      std::shared_ptr<ShmChannel> channel);
@@ -78,14 +83,22 @@ class ShmCompletionQueue final : public CompletionQueue {
   [[nodiscard]] const ShmDevice* device() const { return device_.get(); }
   [[nodiscard]] uint64_t offset() const { return block_.offset(); }
 
-  // Returns true if the ring has room for a completion. Approximate with several threads; push()
-  // never fails, because completions that do not fit go to the overflow list.
+  // Returns true if the ring has room for a completion. Approximate with several threads;
+  // completions that do not fit go to the overflow list.
   [[nodiscard]] bool has_room() const {
     return tail_.load(std::memory_order_relaxed) - head_.load(std::memory_order_relaxed) < depth_ &&
            !overflowed_.load(std::memory_order_relaxed);
   }
-  // Adds a completion. Requires: the caller has added one reference to `account` for it.
+  // Memory for one completion in the overflow list. A caller that must not lose a completion makes
+  // it before the step after which the completion is due.
+  using Spare = std::list<Entry>;
+  // Throws std::bad_alloc.
+  [[nodiscard]] static Spare make_spare() { return Spare(1); }
+  // Adds a completion. Requires: the caller has added one reference to `account` for it. Throws
+  // std::bad_alloc, and adds nothing, if the ring has no room and there is no memory.
   void push(const Completion& completion, CompletionAccount* account);
+  // As push(), but needs no memory. Requires: `spare` is from make_spare().
+  void push(const Completion& completion, CompletionAccount* account, Spare spare) noexcept;
 
   // Registers a source of receive completions. Returns its bit, or an empty optional when all 4096
   // bits are in use.
@@ -102,15 +115,14 @@ class ShmCompletionQueue final : public CompletionQueue {
   [[nodiscard]] std::mutex& drain_mutex() { return drain_mutex_; }
 
  private:
-  struct Entry {
-    Completion completion;
-    CompletionAccount* account = nullptr;
-  };
   struct alignas(64) Cell {
     std::atomic<uint64_t> sequence;
     Entry entry;
   };
 
+  [[nodiscard]] bool push_to_ring(const Entry& entry);
+  void push_to_overflow(const Entry& entry, Spare& spare) noexcept;
+  void fire(const Completion& completion);
   [[nodiscard]] bool pop(Entry* entry);
   [[nodiscard]] bool pop_overflow(Entry* entry);
   [[nodiscard]] size_t collect_sends(std::span<Completion> completions);
@@ -130,7 +142,7 @@ class ShmCompletionQueue final : public CompletionQueue {
 
   alignas(64) std::atomic<bool> overflowed_{false};
   std::mutex overflow_mutex_;
-  std::deque<Entry> overflow_;
+  std::list<Entry> overflow_;
 
   std::atomic<uint32_t> words_{0};     // number of words of the ready bitmap in use
   std::atomic<bool> draining_{false};  // a thread has taken bits that it may put back

@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstring>
+#include <utility>
 
 #include "dtutils/internal/validate.h"
 #include "dtutils/shm/copy.h"
@@ -338,14 +339,19 @@ OperationResult ShmQueuePair::attach_copy(const WorkRequest& request, uint64_t b
   return {};
 }
 
-void ShmQueuePair::complete(const WorkRequest& request, OperationResult result) {
+void ShmQueuePair::complete(const WorkRequest& request, OperationResult result,
+                            ShmCompletionQueue::Spare* spare) {
   Completion completion;
   completion.id = request.id;
   completion.status = result.status;
   completion.kind = internal::completion_kind(request.opcode);
   completion.queue_pair = number_;
   completion.vendor_error = result.vendor_error;
-  send_queue_->push(completion, account_);
+  if (spare == nullptr) [[likely]] {
+    send_queue_->push(completion, account_);
+  } else {
+    send_queue_->push(completion, account_, std::move(*spare));
+  }
 }
 
 std::byte* ShmQueuePair::direct_access(const RemoteMemoryLocator& remote) {

@@ -73,7 +73,7 @@ class ShmQueuePair final : public QueuePair, public ReceiveSource {
   // memory that this process reuses. Requires: link() is set.
   void end_peer();
   // Called when the peer process has ended: completes the receives that it had claimed and will not
-  // finish.
+  // finish. After std::bad_alloc, a further call completes those that are left.
   void recover_receives();
 
  private:
@@ -82,6 +82,8 @@ class ShmQueuePair final : public QueuePair, public ReceiveSource {
     WorkRequest request;
     std::vector<Segment> segments;
     std::vector<std::byte> inline_data;
+    // For its completion: without it, an operation that was executed would be executed again.
+    ShmCompletionQueue::Spare spare;
   };
   // The peer's queue pair, checked at connect().
   struct Peer {
@@ -114,7 +116,10 @@ class ShmQueuePair final : public QueuePair, public ReceiveSource {
   [[nodiscard]] OperationResult execute_one_sided(const WorkRequest& request);
   [[nodiscard]] bool check_local(const Segment& segment, bool written) const;
   [[nodiscard]] OperationResult attach_copy(const WorkRequest& request, uint64_t bytes);
-  void complete(const WorkRequest& request, OperationResult result);
+  // With `spare`, which it uses up, the function and those below that have the parameter do not
+  // throw std::bad_alloc.
+  void complete(const WorkRequest& request, OperationResult result,
+                ShmCompletionQueue::Spare* spare = nullptr);
 
   // Operations that need the mutex (queue_pair_message.cc). Requires: mutex_ is locked, except for
   // the first two functions.
@@ -126,8 +131,9 @@ class ShmQueuePair final : public QueuePair, public ReceiveSource {
   [[nodiscard]] OperationResult copy_message(const WorkRequest& request, ReceiveSlot* slot);
   void publish_receive(uint32_t slot, CompletionStatus status, const WorkRequest& request,
                        uint64_t bytes);
-  void finish(const WorkRequest& request, OperationResult result);
-  void complete_as_flushed(const WorkRequest& request);
+  void finish(const WorkRequest& request, OperationResult result,
+              ShmCompletionQueue::Spare* spare = nullptr);
+  void complete_as_flushed(const WorkRequest& request, ShmCompletionQueue::Spare* spare = nullptr);
   void wait_for_receiver(const WorkRequest& request);
   void progress_locked();
   void set_waiting(bool waiting);

@@ -400,10 +400,13 @@ absl::Status ShmQueuePair::drain_for_repair() {
 // Moves the receive completions that poll() would collect into the completion queue.
 void ShmQueuePair::move_receives_to_queue() {
   std::lock_guard lock(receive_completions_->drain_mutex());
-  Completion completion;
-  while (drain_receives(std::span(&completion, 1)) != 0) {
+  for (;;) {
+    // First: an exception after drain_receives() would lose the completion.
+    ShmCompletionQueue::Spare spare = ShmCompletionQueue::make_spare();
+    Completion completion;
+    if (drain_receives(std::span(&completion, 1)) == 0) return;
     receive_account_->references.fetch_add(1);
-    receive_completions_->push(completion, receive_account_);
+    receive_completions_->push(completion, receive_account_, std::move(spare));
   }
 }
 
@@ -430,6 +433,8 @@ void ShmQueuePair::recover_receives() {
       receives_->repost(slot, index_ + 1);
       continue;
     }
+    // First: an exception after finish() would lose the receive.
+    ShmCompletionQueue::Spare spare = ShmCompletionQueue::make_spare();
     const auto request = receives_->finish(slot, index_ + 1);
     if (!request.has_value()) continue;
     Completion completion;
@@ -438,7 +443,7 @@ void ShmQueuePair::recover_receives() {
     completion.kind = CompletionKind::kReceive;
     completion.queue_pair = number_;
     receive_account_->references.fetch_add(1);
-    receive_completions_->push(completion, receive_account_);
+    receive_completions_->push(completion, receive_account_, std::move(spare));
   }
 }
 

@@ -1,6 +1,8 @@
 // Messages, deferred operations (those that wait for a posted receive), and the failure of
 // operations.
 #include <algorithm>
+#include <new>
+#include <utility>
 
 #include "dtutils/internal/validate.h"
 #include "dtutils/shm/copy.h"
@@ -30,9 +32,15 @@ PostResult ShmQueuePair::post_slow(std::span<const WorkRequest> requests, uint32
     if (waiting_.empty()) result = attempt(request);
     if (result.has_value()) {
       finish(request, *result);
-    } else {
-      wait_for_receiver(request);
+      continue;
     }
+    try {
+      wait_for_receiver(request);
+    } catch (const std::bad_alloc&) {  // not posted: its completion is not due
+      if (signaled) account_->references.fetch_sub(1);
+      throw;
+    }
+    if (waiting_.size() == 1) progress_locked();  // sets the deadline
   }
   return {count};
 }
@@ -84,8 +92,16 @@ OperationResult ShmQueuePair::deliver(const WorkRequest& request, uint64_t bytes
   ReceiveSlot* receive = remote_.receives.slot(slot);
   OperationResult result;
   CompletionStatus receiver = CompletionStatus::kSuccess;
+  // An exception would leave the receive claimed for ever.
+  const auto execute = [&](const auto& step) -> OperationResult {
+    try {
+      return step();
+    } catch (const std::bad_alloc&) {  // to map the peer's memory
+      return {CompletionStatus::kLocalOperation};
+    }
+  };
   if (request.opcode == Opcode::kWriteImmediate) {
-    result = execute_one_sided(request);
+    result = execute([&] { return execute_one_sided(request); });
     if (!result.ok()) receiver = CompletionStatus::kFlushed;
   } else if (read_once(receive->invalid) != 0) {
     receiver = CompletionStatus::kLocalProtection;
@@ -94,7 +110,7 @@ OperationResult ShmQueuePair::deliver(const WorkRequest& request, uint64_t bytes
     receiver = CompletionStatus::kLocalLength;
     result.status = CompletionStatus::kRemoteInvalid;
   } else {
-    result = copy_message(request, receive);
+    result = execute([&] { return copy_message(request, receive); });
     if (!result.ok()) receiver = CompletionStatus::kLocalProtection;
   }
   publish_receive(slot, receiver, request, bytes);
@@ -162,20 +178,21 @@ void ShmQueuePair::publish_receive(uint32_t slot, CompletionStatus status,
 }
 
 // Reports an executed operation. Requires: its completion was reserved if it is signaled.
-void ShmQueuePair::finish(const WorkRequest& request, OperationResult result) {
+void ShmQueuePair::finish(const WorkRequest& request, OperationResult result,
+                          ShmCompletionQueue::Spare* spare) {
   const bool signaled = (request.flags & kSignaled) != 0;
   if (result.ok()) {
-    if (signaled) complete(request, result);
+    if (signaled) complete(request, result, spare);
     return;
   }
   if (!signaled) static_cast<void>(reserve(false));
   if (result.status == CompletionStatus::kFlushed) {
-    complete_as_flushed(request);
+    complete_as_flushed(request, spare);
     return;
   }
   send_failure_reported_ = true;
   break_connection();
-  complete(request, result);
+  complete(request, result, spare);
 }
 
 void ShmQueuePair::fail_unlocked(const WorkRequest& request, OperationResult result) {
@@ -187,7 +204,8 @@ void ShmQueuePair::fail_unlocked(const WorkRequest& request, OperationResult res
 // Completes an operation that was not executed. If the peer is the cause, the first such completion
 // reports it (kPeerDied or kRetryExceeded); all others report kFlushed. Requires: the completion
 // was reserved.
-void ShmQueuePair::complete_as_flushed(const WorkRequest& request) {
+void ShmQueuePair::complete_as_flushed(const WorkRequest& request,
+                                       ShmCompletionQueue::Spare* spare) {
   OperationResult result{CompletionStatus::kFlushed};
   if (!send_failure_reported_) {
     const LinkState state = status().state();
@@ -195,12 +213,13 @@ void ShmQueuePair::complete_as_flushed(const WorkRequest& request) {
     if (state == LinkState::kPeerGone) result.status = CompletionStatus::kRetryExceeded;
     send_failure_reported_ = true;
   }
-  complete(request, result);
+  complete(request, result, spare);
 }
 
 void ShmQueuePair::wait_for_receiver(const WorkRequest& request) {
-  Waiting& waiting = waiting_.emplace_back();
+  Waiting waiting;
   waiting.request = request;
+  waiting.spare = ShmCompletionQueue::make_spare();
   waiting.segments.assign(request.segments, request.segments + request.segment_count);
   if ((request.flags & kInline) != 0) {
     for (const Segment& segment : waiting.segments) {
@@ -211,11 +230,9 @@ void ShmQueuePair::wait_for_receiver(const WorkRequest& request) {
         {waiting.inline_data.data(), static_cast<uint32_t>(waiting.inline_data.size()), {}}};
     waiting.request.segment_count = 1;
   }
-  waiting.request.segments = waiting.segments.data();
-  if (waiting_.size() == 1) {
-    set_waiting(true);
-    progress_locked();  // sets the deadline
-  }
+  waiting.request.segments = waiting.segments.data();  // a move does not change the address
+  waiting_.push_back(std::move(waiting));
+  if (waiting_.size() == 1) set_waiting(true);
 }
 
 void ShmQueuePair::set_waiting(bool waiting) {
@@ -232,12 +249,13 @@ void ShmQueuePair::set_waiting(bool waiting) {
 void ShmQueuePair::progress_locked() {
   while (!waiting_.empty()) {
     const WorkRequest& request = waiting_.front().request;
+    ShmCompletionQueue::Spare* const spare = &waiting_.front().spare;
     const QueuePairStatus now = status();
     if (now.failed()) {
       if ((request.flags & kSignaled) == 0) static_cast<void>(reserve(false));
-      complete_as_flushed(request);
+      complete_as_flushed(request, spare);
     } else if (std::optional<OperationResult> result = attempt(request)) {
-      finish(request, *result);
+      finish(request, *result, spare);
     } else {
       const CompletionStatus failure = now.state() == LinkState::kWaiting
                                            ? CompletionStatus::kRetryExceeded
@@ -254,7 +272,7 @@ void ShmQueuePair::progress_locked() {
         }
       }
       if (std::chrono::steady_clock::now() < head_deadline_) return;
-      finish(request, {failure});
+      finish(request, {failure}, spare);
     }
     waiting_.pop_front();
     head_failure_ = CompletionStatus::kSuccess;

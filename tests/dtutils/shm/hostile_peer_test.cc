@@ -12,6 +12,7 @@
 #include "dtutils/shm/address.h"
 #include "dtutils/shm/link.h"
 #include "dtutils/shm/wire.h"
+#include "tests/dtutils/shm/control_view.h"
 #include "tests/dtutils/shm/shm_node.h"
 #include "tests/dtutils/testing/process_test.h"
 
@@ -103,31 +104,13 @@ TEST(ShmHostilePeer, AMessageWithATailIsRefused) {
   close(raw);
 }
 
-// One queue pair's part of a device's control segment, for tests that modify it as a hostile peer
-// would.
-struct ControlView {
-  explicit ControlView(const ShmNode& node)
-      : address(*decode(node.queue_pair->address())),
-        control(find_local_segment(address.device)->base()),
-        header(&queue_pair_table(control)[address.index]) {
-    const auto* queue =
-        reinterpret_cast<const ReceiveQueueHeader*>(control + header->receive_queue);
-    receives = ReceiveQueueView(control + header->receive_queue, queue->entries, queue->slots,
-                                queue->max_segments);
-  }
-  Address address;
-  std::byte* control;
-  QueuePairHeader* header;
-  ReceiveQueueView receives;
-};
-
 // kNoDomain marks regions that cannot be written to directly. If a peer could announce it as its
 // domain number, WRITEs to memory that is not mapped would become stores to that address of this
 // process.
 TEST(ShmHostilePeer, ADomainThatMarksUnmappedMemoryIsRefused) {
   ShmNode near;
   ShmNode far;
-  ControlView(far).header->domain = RemoteRegion::kNoDomain;
+  ControlView(*far.queue_pair).header->domain = RemoteRegion::kNoDomain;
   const absl::Status status = near.queue_pair->connect(far.queue_pair->address(), {});
   EXPECT_TRUE(absl::IsInvalidArgument(status)) << status;
   EXPECT_NE(status.message().find("damaged"), std::string::npos) << status;
@@ -144,7 +127,7 @@ TEST(ShmHostilePeer, ReceivesInReadOnlyMemoryAreNotFilled) {
   const auto read_only = must(far.domain->register_memory({page, 4096}, Access::kRemoteRead));
   const Segment into = far.segment(0, 8);
   ASSERT_TRUE(far.queue_pair->post_receive({.segments = &into, .segment_count = 1}).ok());
-  SharedSegment& forged = ControlView(far).receives.slot(0)->segments()[0];
+  SharedSegment& forged = ControlView(*far.queue_pair).receives.slot(0)->segments()[0];
   forged.address = read_only->locator().address;
   forged.key = read_only->remote_key().value;
 
@@ -160,7 +143,7 @@ TEST(ShmHostilePeer, AReceiveIsNeverLongerThanItsBuffers) {
   ShmNode far;
   connect_pair(*near.queue_pair, *far.queue_pair);
   const Segment into = far.segment(0, 8);
-  const ControlView view(far);
+  const ControlView view(*far.queue_pair);
   auto* ring = reinterpret_cast<ReceiveRingEntry*>(view.control + view.header->receive_ring);
   auto* completions =
       reinterpret_cast<SharedCompletionQueue*>(view.control + view.header->completion_queue);
