@@ -5,6 +5,7 @@
 #include <new>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "dsfabric/fabric_options.h"
 #include "dtutils/error.h"
@@ -139,8 +140,13 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::create(
   if (!ring.ok()) return ring.status();
   connection->ring_ = *std::move(ring);
 
-  connection->units_.emplace(*connection, rank, memory, budget, units);
-  while (connection->units_->count() < units.reserved) {
+  // The device may have granted a shorter receive queue, which would refuse the other units.
+  ReceiveUnitLimits granted = units;
+  granted.most =
+      std::min(units.most, connection->queue_->queue_pair().limits().receive_depth);
+  granted.reserved = std::min(units.reserved, granted.most);
+  connection->units_.emplace(*connection, rank, memory, budget, granted);
+  while (connection->units_->count() < granted.reserved) {
     absl::StatusOr<ArrivedMessage*> unit = connection->units_->add_reserved();
     if (!unit.ok()) return unit.status();
     if (!connection->post_unit(*unit)) {
@@ -148,7 +154,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::create(
                         "the receive units of a new connection could not be posted");
     }
   }
-  connection->posted_ = connection->told_ = units.reserved;
+  connection->posted_ = connection->told_ = granted.reserved;
   connection->repeated_ = connection->credit_word();
   return connection;
 }
@@ -388,7 +394,7 @@ bool Connection::finish(ArrivedMessage* unit, bool returned) noexcept {
     unit->waits = false;
     waiting_.fetch_sub(1, std::memory_order_relaxed);
   }
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   try {
     if (returned && units_->remove(unit)) {
       ++finished_;  // repeat_credits() reports it
@@ -399,6 +405,10 @@ bool Connection::finish(ArrivedMessage* unit, bool returned) noexcept {
       return true;
     }
   } catch (const std::bad_alloc&) {
+    if (queue_->queue_pair().state() == QueuePairState::kError) {  // cut() may have run before
+      units_->remove(unit);
+      return true;
+    }
     unit->next.store(unposted_, std::memory_order_relaxed);
     unposted_ = unit;
     return false;
@@ -406,7 +416,7 @@ bool Connection::finish(ArrivedMessage* unit, bool returned) noexcept {
   ++finished_;
   ++posted_;
   try {
-    return write_due_credits();
+    return write_due_credits(lock);
   } catch (const std::bad_alloc&) {
     return false;
   }
@@ -428,37 +438,66 @@ void Connection::post_unposted() {
   }
 }
 
+void Connection::cut() {
+  queue_->queue_pair().fail();
+  const std::lock_guard lock(mutex_);
+  while (unposted_ != nullptr) {
+    ArrivedMessage* const unit = unposted_;
+    unposted_ = static_cast<ArrivedMessage*>(unit->next.load(std::memory_order_relaxed));
+    units_->remove(unit);
+  }
+}
+
 void Connection::drop(const ArrivedMessage* unit) {
   const std::lock_guard lock(mutex_);
   units_->remove(unit);
 }
 
 bool Connection::return_credits() {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
   post_unposted();
-  return write_due_credits();
+  return write_due_credits(lock);
 }
 
-bool Connection::write_due_credits() {
+bool Connection::write_due_credits(std::unique_lock<std::mutex>& lock) {
   if (posted_ - told_ < std::max<uint64_t>(1, units_->count() / 2)) return true;
-  if (units_->count() < units_->limits().most) add_units();
+  if (units_->count() < units_->limits().most && !adds_units_) add_units(lock);
   return write_credits();
 }
 
 // Doubles the number of units, as far as there are units to take. The credits for them are due
 // afterwards, too, also if they cannot be written now: the new units alone are half of all.
-[[gnu::cold]] void Connection::add_units() {
-  if (queue_->queue_pair().state() != QueuePairState::kConnected) return;
-  for (uint32_t more = units_->count(); more > 0; --more) {
-    ArrivedMessage* const unit = units_->add_shared();
-    if (unit == nullptr) return;
+// Other threads use the connection while the memory of the units is registered.
+[[gnu::cold]] void Connection::add_units(std::unique_lock<std::mutex>& lock) {
+  const auto is_connected = [this] {
+    return queue_->queue_pair().state() == QueuePairState::kConnected;
+  };
+  if (!is_connected()) return;
+  const uint32_t more = std::min(units_->count(), units_->limits().most - units_->count());
+  adds_units_ = true;  // no other thread adds units meanwhile
+  lock.unlock();
+  std::vector<ReceiveUnits::NewUnit> units;
+  try {
+    while (units.size() < more) {
+      ReceiveUnits::NewUnit unit = units_->create_shared();
+      if (unit == nullptr) break;
+      units.push_back(std::move(unit));
+    }
+  } catch (const std::bad_alloc&) {  // the connection works with the units that it has
+  }
+  lock.lock();
+  adds_units_ = false;
+  if (!is_connected()) return;
+  for (ReceiveUnits::NewUnit& unit : units) {
+    ArrivedMessage* added = nullptr;
     bool posted = false;
     try {
-      posted = post_unit(unit);
-    } catch (const std::bad_alloc&) {  // the connection works with the units that it has
+      added = units_->add(std::move(unit));
+      posted = post_unit(added);
+    } catch (const std::bad_alloc&) {  // as above
     }
     if (!posted) {
-      units_->remove(unit);
+      if (added != nullptr) units_->remove(added);
       return;
     }
     ++posted_;

@@ -176,8 +176,9 @@ class Connection {
   // have finished all messages.
   void set_messages(uint64_t count);
   // Ends all traffic of the connection in both directions: operations in flight complete with an
-  // error, and the peer cannot access this process's memory through the connection any more.
-  void cut() { queue_->queue_pair().fail(); }
+  // error, and the peer cannot access this process's memory through the connection any more. Frees
+  // the units that are not posted.
+  void cut();
 
   // Cuts a connection that was never used, and that the peer no longer uses. Its failure says
   // nothing about the peer.
@@ -206,10 +207,11 @@ class Connection {
   [[nodiscard]] Sent sent(const absl::Status& posted);
   template <typename Post>
   [[nodiscard]] Sent post_in_any_room(Post&& post);
-  [[nodiscard]] bool write_due_credits();
+  [[nodiscard]] bool write_due_credits(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] bool write_credits();
   [[nodiscard]] uint64_t credit_word() const;
-  void add_units();
+  // Unlocks mutex_ for a while.
+  void add_units(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] bool post_unit(ArrivedMessage* unit);
   void post_unposted();
   [[nodiscard]] AnswerSlot* map_peer_answers();
@@ -234,6 +236,7 @@ class Connection {
   uint64_t received_ = 0;  // the peer's sent_; written by the thread that polls the port
   // Units that the transport had no memory to post, linked by InboxNode::next; guarded by mutex_.
   ArrivedMessage* unposted_ = nullptr;
+  bool adds_units_ = false;  // a thread is inside add_units(); guarded by mutex_
 
   // Sending.
   mutable std::mutex mutex_;

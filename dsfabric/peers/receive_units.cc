@@ -1,48 +1,58 @@
 #include "dsfabric/peers/receive_units.h"
 
-#include <algorithm>
 #include <new>
 #include <utility>
 
 namespace cariama::internal {
 
-ReceiveUnits::~ReceiveUnits() {
-  if (count() > limits_.reserved) budget_.give(count() - limits_.reserved);
-  for (const auto& unit : units_) free_memory(*unit);
-}
-
-void ReceiveUnits::free_memory(Unit& unit) noexcept {
+ReceiveUnits::Unit::~Unit() {
+  if (memory.get_buffer() == nullptr) return;
   try {
-    static_cast<void>(memory_.free(std::move(unit.memory)));
+    static_cast<void>(allocator.free(std::move(memory)));
   } catch (const std::bad_alloc&) {  // the allocator frees the memory at its end
   }
 }
 
-absl::StatusOr<ArrivedMessage*> ReceiveUnits::add() {
-  auto unit = std::make_unique<Unit>();
-  units_.reserve(units_.size() + 1);  // nothing below throws while the unit has memory
+ReceiveUnits::~ReceiveUnits() {
+  if (count() > limits_.reserved) budget_.give(count() - limits_.reserved);
+}
+
+absl::StatusOr<ReceiveUnits::NewUnit> ReceiveUnits::create() const {
+  NewUnit unit(new Unit(memory_));
   auto memory = memory_.allocate(limits_.bytes);
   if (!memory.ok()) return memory.status();
   unit->memory = *std::move(memory);
   unit->connection = &owner_;
   unit->rank = rank_;
   unit->bytes = unit->memory.get_buffer();
-  ArrivedMessage* const added = unit.get();
-  units_.push_back(std::move(unit));
-  set_count();
-  return added;
+  return unit;
 }
 
-absl::StatusOr<ArrivedMessage*> ReceiveUnits::add_reserved() { return add(); }
-
-ArrivedMessage* ReceiveUnits::add_shared() {
-  if (count() >= limits_.most || !budget_.take()) return nullptr;
+ReceiveUnits::NewUnit ReceiveUnits::create_shared() const {
+  if (!budget_.take()) return {};
   try {
-    if (absl::StatusOr<ArrivedMessage*> unit = add(); unit.ok()) return *unit;
+    if (absl::StatusOr<NewUnit> unit = create(); unit.ok()) {
+      unit->get_deleter().budget = &budget_;
+      return *std::move(unit);
+    }
   } catch (const std::bad_alloc&) {  // the connection works with the units that it has
   }
   budget_.give(1);
-  return nullptr;
+  return {};
+}
+
+ArrivedMessage* ReceiveUnits::add(NewUnit unit) {
+  units_.emplace_back();  // may throw: the unit is given back then
+  unit->place = units_.size() - 1;
+  units_.back().reset(unit.release());
+  set_count();
+  return units_.back().get();
+}
+
+absl::StatusOr<ArrivedMessage*> ReceiveUnits::add_reserved() {
+  absl::StatusOr<NewUnit> unit = create();
+  if (!unit.ok()) return unit.status();
+  return add(*std::move(unit));
 }
 
 bool ReceiveUnits::post(ArrivedMessage* unit, QueuePair& queue_pair,
@@ -56,10 +66,9 @@ bool ReceiveUnits::post(ArrivedMessage* unit, QueuePair& queue_pair,
 
 bool ReceiveUnits::remove(const ArrivedMessage* unit) {
   if (units_.size() <= limits_.reserved) return false;
-  const auto at = std::find_if(units_.begin(), units_.end(),
-                               [unit](const auto& one) { return one.get() == unit; });
-  free_memory(**at);
-  std::swap(*at, units_.back());
+  const size_t place = static_cast<const Unit*>(unit)->place;
+  std::swap(units_[place], units_.back());
+  units_[place]->place = place;
   units_.pop_back();
   set_count();
   budget_.give(1);

@@ -9,6 +9,7 @@
 #define CARIAMA_DSFABRIC_PEERS_RECEIVE_UNITS_H_
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -48,24 +49,49 @@ struct ReceiveUnitLimits {
   uint32_t most = 0;      // units of one connection
 };
 
-// Thread-compatible; count() and limits() are thread-safe.
+// Thread-compatible; create_shared(), count() and limits() are thread-safe.
 class ReceiveUnits {
+  struct Unit : ArrivedMessage {
+    explicit Unit(GeneralAllocator& allocator_of_it) : allocator(allocator_of_it) {}
+    ~Unit();
+    Unit(const Unit&) = delete;
+    Unit& operator=(const Unit&) = delete;
+
+    GeneralAllocator& allocator;
+    RDMAMemory memory;
+    size_t place = 0;  // index in units_
+  };
+  // Frees a unit that was not added, and gives it back to the budget from which it was taken.
+  struct GiveBack {
+    void operator()(Unit* unit) const {
+      delete unit;
+      if (budget != nullptr) budget->give(1);
+    }
+    UnitBudget* budget = nullptr;  // nullptr: reserved
+  };
+
  public:
+  // A unit that no connection has yet.
+  using NewUnit = std::unique_ptr<Unit, GiveBack>;
+
   // `owner`, `memory` and `budget` must outlive this object. `rank` is that of the sender.
   ReceiveUnits(Connection& owner, uint32_t rank, GeneralAllocator& memory, UnitBudget& budget,
                const ReceiveUnitLimits& limits)
       : owner_(owner), rank_(rank), memory_(memory), budget_(budget), limits_(limits) {}
-  // Requires: the device does not access the units any more.
+  // Requires: the device does not access the units any more, and no unit is being created.
   ~ReceiveUnits();
   ReceiveUnits(const ReceiveUnits&) = delete;
   ReceiveUnits& operator=(const ReceiveUnits&) = delete;
 
-  // Creates a reserved unit, which is not posted. Requires: count() < limits().reserved. Errors:
-  // those of GeneralAllocator::allocate().
+  // Creates a reserved unit, and adds it. It is not posted. Requires: count() < limits().reserved.
+  // Errors: those of GeneralAllocator::allocate().
   [[nodiscard]] absl::StatusOr<ArrivedMessage*> add_reserved();
-  // Creates a unit of the budget, which is not posted. Requires: the reserved units exist. Returns
-  // nullptr if the connection has its most units, the budget is used up, or there is no memory.
-  [[nodiscard]] ArrivedMessage* add_shared();
+  // Creates a unit of the budget. May register memory, which takes long: call it without a lock.
+  // Returns nullptr if the budget is used up, or there is no memory.
+  [[nodiscard]] NewUnit create_shared() const;
+  // Adds a unit from create_shared(). It is not posted. Requires: the reserved units exist, and
+  // count() < limits().most. Throws std::bad_alloc, and then adds nothing.
+  ArrivedMessage* add(NewUnit unit);
   // Posts a unit to the queue pair of its connection, of `domain`. Returns false if the queue pair
   // refuses it.
   [[nodiscard]] bool post(ArrivedMessage* unit, QueuePair& queue_pair,
@@ -78,11 +104,7 @@ class ReceiveUnits {
   [[nodiscard]] const ReceiveUnitLimits& limits() const { return limits_; }
 
  private:
-  struct Unit : ArrivedMessage {
-    RDMAMemory memory;
-  };
-  [[nodiscard]] absl::StatusOr<ArrivedMessage*> add();
-  void free_memory(Unit& unit) noexcept;
+  [[nodiscard]] absl::StatusOr<NewUnit> create() const;
   void set_count() {
     count_.store(static_cast<uint32_t>(units_.size()), std::memory_order_relaxed);
   }

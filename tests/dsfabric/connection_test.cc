@@ -1,15 +1,20 @@
 // One connection: credits, receive units, deferred messages, and the maximum size of a message.
 #include "dsfabric/peers/connection.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "dsfabric/fabric.h"
 #include "dtutils/error.h"
 #include "dtutils/sim/sim_fabric.h"
+#include "dtutils/wait.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/dtutils/contract/harness.h"
@@ -22,6 +27,39 @@ using ::testing::HasSubstr;
 using testing::must;
 using ::testing::Not;
 
+// A further domain with which an allocator registers its memory.
+class WatchedDomain final : public ProtectionDomain {
+ public:
+  explicit WatchedDomain(std::shared_ptr<ProtectionDomain> inner) : inner_(std::move(inner)) {}
+
+  absl::StatusOr<std::shared_ptr<MemoryRegion>> register_memory(const MemorySource& source,
+                                                                Access access) override {
+    if (on_registration) on_registration();
+    return inner_->register_memory(source, access);
+  }
+  bool pins_memory() const override { return inner_->pins_memory(); }
+  absl::StatusOr<std::shared_ptr<CompletionChannel>> create_channel() override {
+    return inner_->create_channel();
+  }
+  absl::StatusOr<std::shared_ptr<CompletionQueue>> create_completion_queue(
+      const CompletionQueueOptions& options) override {
+    return inner_->create_completion_queue(options);
+  }
+  absl::StatusOr<std::shared_ptr<SharedReceiveQueue>> create_shared_receive_queue(
+      const SharedReceiveQueueOptions& options) override {
+    return inner_->create_shared_receive_queue(options);
+  }
+  absl::StatusOr<std::unique_ptr<QueuePair>> create_queue_pair(
+      const QueuePairOptions& options) override {
+    return inner_->create_queue_pair(options);
+  }
+
+  std::function<void()> on_registration;  // called while memory is registered, if set
+
+ private:
+  const std::shared_ptr<ProtectionDomain> inner_;
+};
+
 // Two ends on a simulated fabric, which advances only when the test requests it.
 class ConnectionTest : public ::testing::Test {
  protected:
@@ -31,6 +69,7 @@ class ConnectionTest : public ::testing::Test {
   struct End {
     std::shared_ptr<Device> device;
     std::shared_ptr<ProtectionDomain> domain;
+    std::shared_ptr<WatchedDomain> watched;
     std::shared_ptr<CompletionChannel> channel;
     std::shared_ptr<CompletionQueue> receives;
     std::shared_ptr<RDMAAllocator> allocator;
@@ -42,15 +81,19 @@ class ConnectionTest : public ::testing::Test {
   explicit ConnectionTest(const ReceiveUnitLimits& limits = {.bytes = kUnitBytes,
                                                              .reserved = kUnits,
                                                              .most = kUnits},
-                          uint64_t budget = 0, uint32_t send_depth = 16) {
+                          uint64_t budget = 0, uint32_t send_depth = 16,
+                          const SimOptions& sim = {})
+      : sim_(sim) {
     for (End* end : {&near_, &far_}) {
       end->device = sim_.create_endpoint();
       end->domain = must(end->device->create_domain());
+      end->watched = std::make_shared<WatchedDomain>(must(end->device->create_domain()));
       end->channel = must(end->domain->create_channel());
       end->receives =
           must(end->domain->create_completion_queue({.depth = 64, .channel = end->channel}));
       end->allocator =
-          must(RDMAAllocator::create({end->domain}, kAnyNode, {.chunk_bytes = size_t{64} << 10}));
+          must(RDMAAllocator::create({end->domain, end->watched}, kAnyNode,
+                                     {.chunk_bytes = size_t{64} << 10}));
       end->memory = must(GeneralAllocator::create(end->allocator, {}));
       end->budget = std::make_unique<UnitBudget>(budget);
       end->connection =
@@ -168,8 +211,8 @@ class SharedUnitsTest : public ConnectionTest {
   static constexpr uint64_t kBudget = 10;
   static constexpr std::chrono::seconds kAfter{10};
 
-  SharedUnitsTest()
-      : ConnectionTest({.bytes = kUnitBytes, .reserved = kUnits, .most = 16}, kBudget, 64) {}
+  explicit SharedUnitsTest(const SimOptions& sim = {})
+      : ConnectionTest({.bytes = kUnitBytes, .reserved = kUnits, .most = 16}, kBudget, 64, sim) {}
 
   // Sends as many messages as there are credits, and finishes them. Returns their number.
   uint64_t exchange() {
@@ -282,10 +325,110 @@ TEST_F(SharedUnitsTest, AFailedConnectionReturnsTheUnits) {
   EXPECT_EQ(left(), kBudget);
 }
 
+// Units whose posting has found no memory are not in the receive queue, so no completion of it
+// returns them.
+TEST_F(SharedUnitsTest, AFailedConnectionReturnsTheUnitsThatAreNotPosted) {
+  CARIAMA_SKIP_WITHOUT_FAILING_ALLOCATIONS();
+  take_all_units();
+  while (send(next_) == Connection::Sent::kPosted) ++next_;
+  const auto messages = arrived();
+  ASSERT_EQ(messages.size(), kUnits + kBudget);
+  for (ArrivedMessage* message : messages) {
+    const testing::FailAllocation fail(1);
+    EXPECT_FALSE(far_.connection->finish(message));
+  }
+  EXPECT_EQ(units(), kUnits + kBudget);
+  far_.connection->cut();
+  EXPECT_EQ(units(), kUnits);
+  EXPECT_EQ(left(), kBudget);
+}
+
 TEST_F(SharedUnitsTest, ADestroyedConnectionReturnsTheUnits) {
   take_all_units();
   far_.connection.reset();
   EXPECT_EQ(left(), kBudget);
+}
+
+// Units may leave in any order, also those that came first.
+TEST_F(SharedUnitsTest, EachUnitThatIsNotReservedCanBeRemoved) {
+  ReceiveUnits units(*near_.connection, 1, *near_.memory, *near_.budget,
+                     {.bytes = kUnitBytes, .reserved = kUnits, .most = 16});
+  std::vector<ArrivedMessage*> added;
+  while (units.count() < kUnits) added.push_back(must(units.add_reserved()));
+  while (units.count() < 8) added.push_back(units.add(units.create_shared()));
+  for (const size_t at : {0U, 7U, 3U, 6U, 1U}) EXPECT_TRUE(units.remove(added[at]));
+  added.push_back(units.add(units.create_shared()));
+  EXPECT_EQ(units.count(), 4u);
+  for (const size_t at : {8U, 2U}) EXPECT_TRUE(units.remove(added[at]));
+  for (const size_t at : {4U, 5U}) EXPECT_FALSE(units.remove(added[at])) << "reserved";
+  EXPECT_EQ(units.count(), kUnits);
+}
+
+TEST_F(SharedUnitsTest, AUnitThatIsNotAddedReturnsToTheBudget) {
+  ReceiveUnits units(*near_.connection, 1, *near_.memory, *near_.budget,
+                     {.bytes = kUnitBytes, .reserved = kUnits, .most = 16});
+  for (uint64_t i = 0; i < 2 * kBudget; ++i) EXPECT_TRUE(units.create_shared() != nullptr);
+}
+
+// A device that grants a receive queue of 4.
+class ShortQueueTest : public SharedUnitsTest {
+ protected:
+  static constexpr uint32_t kDepth = 4;
+  static SimOptions short_queues() {
+    SimOptions options;
+    options.limits.max_receive_depth = kDepth;
+    return options;
+  }
+  ShortQueueTest() : SharedUnitsTest(short_queues()) {}
+};
+
+TEST_F(ShortQueueTest, TakesNoUnitForWhichItHasNoRoom) {
+  for (int round = 0; round < 8; ++round) exchange();
+  EXPECT_EQ(units(), kDepth);
+  EXPECT_EQ(left(), kBudget - (kDepth - kUnits));
+  const GeneralAllocatorStatistics memory = far_.memory->statistics();
+  EXPECT_EQ(memory.bytes_in_use_high_water, memory.bytes_in_use);
+  EXPECT_EQ(sim_.statistics().receiver_not_ready, 0u);
+}
+
+TEST_F(ShortQueueTest, IsFilledIfMoreUnitsAreReserved) {
+  const auto connection =
+      must(Connection::create(0, *far_.domain, far_.receives, far_.channel, far_.allocator,
+                              *far_.memory, *far_.budget,
+                              {.bytes = kUnitBytes, .reserved = 8, .most = 16}, 64));
+  EXPECT_EQ(connection->receive_bytes(), kDepth * kUnitBytes);
+  EXPECT_EQ(connection->offer().receive_units, kDepth);
+  EXPECT_EQ(left(), kBudget);
+}
+
+// Units of 64 KiB, for which memory is registered again and again.
+class LargeUnitsTest : public ConnectionTest {
+ protected:
+  LargeUnitsTest()
+      : ConnectionTest({.bytes = 64 << 10, .reserved = kUnits, .most = 64}, 62, 256) {}
+};
+
+// Registration takes long. The connection must not be locked meanwhile.
+TEST_F(LargeUnitsTest, TheConnectionIsUsedWhileMemoryForItsUnitsIsRegistered) {
+  std::thread other;
+  std::atomic<bool> used{false};
+  far_.watched->on_registration = [&] {
+    if (other.joinable()) return;
+    other = std::thread([&] {
+      static_cast<void>(far_.connection->unfinished());
+      used = true;
+    });
+    EXPECT_TRUE(wait_until([&] { return used.load(); },
+                           std::chrono::steady_clock::now() + std::chrono::seconds(30)));
+  };
+  for (int round = 0; round < 8; ++round) {
+    while (send(1) == Connection::Sent::kPosted) {
+    }
+    finish(arrived());
+  }
+  EXPECT_EQ(far_.connection->receive_bytes(), 64U * (64U << 10));
+  ASSERT_TRUE(other.joinable()) << "no memory was registered";
+  other.join();
 }
 
 // A destructor must not throw.
