@@ -20,6 +20,11 @@
 // suspends on a thread without a name resumes in the thread that receives the answer, a service
 // thread, and must not block. co_await throws std::bad_alloc, and does not suspend, if there is no
 // memory for the resumption.
+//
+// An exception that leaves a resumed coroutine leaves the function that has resumed it, for example
+// process_calls() or wait(), after the other coroutines that are due; if several throw, the first
+// exception does. In a thread of the library std::bad_alloc is reported, and any other exception
+// terminates the process. Detached terminates it in any case.
 #ifndef CARIAMA_DSFABRIC_FUTURE_H_
 #define CARIAMA_DSFABRIC_FUTURE_H_
 
@@ -187,7 +192,7 @@ class CARIAMA_DSFABRIC_EXPORT SynchronizerAwaiter {
  public:
   SynchronizerAwaiter(Fabric& fabric, Synchronizer& done) : fabric_(fabric), done_(done) {}
   [[nodiscard]] bool await_ready() const { return done_.done(); }
-  void await_suspend(std::coroutine_handle<> coroutine);
+  [[nodiscard]] bool await_suspend(std::coroutine_handle<> coroutine);
   [[nodiscard]] absl::Status await_resume() const { return done_.status(); }
 
  private:

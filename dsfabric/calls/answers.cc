@@ -10,6 +10,7 @@
 #include "dsfabric/internal/call_failures.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/exception_error.h"
+#include "dtutils/internal/first_exception.h"
 #include "dtutils/trace.h"
 
 namespace cariama::internal {
@@ -224,19 +225,23 @@ void Answers::for_slots(Function&& function) {
 
 size_t Answers::take_results(PollerId poller) {
   size_t count = 0;
+  FirstException exceptions;  // of the coroutines that await the results
   for_slots([&](uint32_t rank, AnswerSlots& slots) {
     count += slots.take(poller, [&](const AnswerSlots::Answer& answer) {
-      if (answer.handle == 0) {
-        rejected_.add(rank, "its answer slot contains the handle of another call");
-      } else {
-        const RunningScope running(job_.fabric(), rank);
-        complete(rank, answer.handle, CallOutcome::kDone, {}, {},
-                 std::span(answer.result).first(answer.bytes));
-      }
+      exceptions.run([&] {
+        if (answer.handle == 0) {
+          rejected_.add(rank, "its answer slot contains the handle of another call");
+        } else {
+          const RunningScope running(job_.fabric(), rank);
+          complete(rank, answer.handle, CallOutcome::kDone, {}, {},
+                   std::span(answer.result).first(answer.bytes));
+        }
+      });
       counts_.end(rank);
     });
   });
-  if (count != 0) workers_.notify_waiters();
+  if (count != 0) exceptions.run([&] { workers_.notify_waiters(); });
+  exceptions.rethrow();
   return count;
 }
 

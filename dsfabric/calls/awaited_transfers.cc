@@ -8,6 +8,7 @@
 #include "dsfabric/completions.h"
 #include "dsfabric/transfer_completion.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/first_exception.h"
 #include "dtutils/internal/missing_memory.h"
 #include "dtutils/internal/start_thread.h"
 
@@ -116,14 +117,18 @@ size_t AwaitedTransfers::run_ended() {
     transfers_ = std::move(others);
   }
   size_t count = 0;
+  FirstException exceptions;  // of the coroutines that await the transfers
   while (auto transfer = ended.take_first()) {
-    if (!has_memory_for(kTransferMemoryKey, kTransferMemoryText, [&] { transfer->finish(); })) {
-      add(std::move(transfer));  // which counts it again
-    }
+    exceptions.run([&] {
+      if (!has_memory_for(kTransferMemoryKey, kTransferMemoryText, [&] { transfer->finish(); })) {
+        add(std::move(transfer));  // which counts it again
+      }
+    });
     ++count;
   }
   count_.fetch_sub(count, std::memory_order_relaxed);
-  if (count != 0) workers_.notify_waiters();
+  if (count != 0) exceptions.run([&] { workers_.notify_waiters(); });
+  exceptions.rethrow();
   return count;
 }
 

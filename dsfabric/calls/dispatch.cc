@@ -209,7 +209,7 @@ size_t Dispatch::consume(uint32_t index, size_t most, bool marks) {
   if (inbox.empty() && source == nullptr) return 0;
   if (!(marks ? worker.try_consume_or_mark() : inbox.try_consume())) return 0;
   size_t count = 0;
-  {
+  try {
     // Also after an exception (no memory): otherwise no later call of the worker would run.
     const struct Done {
       ~Done() { inbox.done(); }
@@ -228,6 +228,9 @@ size_t Dispatch::consume(uint32_t index, size_t most, bool marks) {
       more = ran == turn;
       count += ran;
     }
+  } catch (...) {  // the calls before it may have ended a wait
+    workers_.notify_waiters();
+    throw;
   }
   if (count != 0) workers_.notify_waiters();
   return count;

@@ -7,6 +7,7 @@
 
 #include "dsfabric/fabric.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/first_exception.h"
 #include "dtutils/trace.h"
 
 namespace cariama::internal {
@@ -126,15 +127,18 @@ void Workers::resume(std::unique_ptr<OwnMessage> message, std::coroutine_handle<
   push(header.destination, message.release());
 }
 
-void Workers::resume_after(Synchronizer& done, std::coroutine_handle<> coroutine) {
+// Resumes no other coroutine: its exception would be thrown into this one.
+bool Workers::resume_after(Synchronizer& done, std::coroutine_handle<> coroutine) {
   std::list<AwaitedSynchronizer> added;
   added.push_back({&done, prepare_resumption(), coroutine});
-  {
-    const std::lock_guard lock(awaited_mutex_);
-    awaited_.splice(awaited_.end(), added);
-    awaited_count_.fetch_add(1, std::memory_order_seq_cst);
-  }
-  resume_finished();  // `done` may have finished meanwhile
+  const std::lock_guard lock(awaited_mutex_);
+  awaited_.splice(awaited_.end(), added);
+  awaited_count_.fetch_add(1, std::memory_order_seq_cst);
+  // A thread that counts `done` down later sees the count above.
+  if (!done.done()) return true;
+  added.splice(added.end(), awaited_, std::prev(awaited_.end()));
+  awaited_count_.fetch_sub(1, std::memory_order_relaxed);
+  return false;
 }
 
 void Workers::resume_finished() {
@@ -148,7 +152,11 @@ void Workers::resume_finished() {
     }
     awaited_count_.fetch_sub(finished.size(), std::memory_order_relaxed);
   }
-  for (AwaitedSynchronizer& one : finished) resume(std::move(one.message), one.coroutine);
+  FirstException exceptions;
+  for (AwaitedSynchronizer& one : finished) {
+    exceptions.run([&] { resume(std::move(one.message), one.coroutine); });
+  }
+  exceptions.rethrow();
 }
 
 // ---- Sleeping and waking ------------------------------------------------------------------------
@@ -216,8 +224,16 @@ void Workers::HelperSleeper::wait(Deadline deadline) {
 }
 
 void Workers::notify_waiters() {
+  // Also after an exception of a coroutine: otherwise the other threads would miss the event.
+  const struct Ring {
+    ~Ring() { workers.ring_waiters(); }
+    Workers& workers;
+  } ring{*this};
   if (awaited_count_.load(std::memory_order_seq_cst) != 0) [[unlikely]]
     resume_finished();
+}
+
+void Workers::ring_waiters() {
   if (!waiters_.take()) [[likely]]
     return;
   for (uint32_t i = 0; i < count(); ++i) {

@@ -158,7 +158,8 @@ class Workers {
   // re-check.
   void wake(uint32_t index);
   // Makes every waiting thread re-check its condition. Called after every event that may have
-  // changed one.
+  // changed one. Resumes the coroutines whose Synchronizer has finished, all of them; then throws
+  // the first of their exceptions.
   void notify_waiters();
 
   // A coroutine that suspends is resumed in the thread that runs the calls of its worker, by a
@@ -166,11 +167,12 @@ class Workers {
   // the thread that resumes it needs no memory. Returns nullptr if the calling thread is no worker.
   // Throws std::bad_alloc.
   [[nodiscard]] std::unique_ptr<OwnMessage> prepare_resumption();
-  // Resumes a coroutine; without a message, in the calling thread. Needs no memory.
+  // Resumes a coroutine; without a message, in the calling thread. Needs no memory. Throws what the
+  // coroutine throws.
   void resume(std::unique_ptr<OwnMessage> message, std::coroutine_handle<> coroutine);
-  // Resumes a coroutine of the calling thread once `done` has no operation left. Throws
-  // std::bad_alloc, and then does not resume it.
-  void resume_after(Synchronizer& done, std::coroutine_handle<> coroutine);
+  // Resumes a coroutine of the calling thread once `done` has no operation left. Returns false, and
+  // does not resume it, if that is so already. Throws std::bad_alloc, and then does not resume it.
+  [[nodiscard]] bool resume_after(Synchronizer& done, std::coroutine_handle<> coroutine);
 
  private:
   struct AwaitedSynchronizer {
@@ -183,6 +185,7 @@ class Workers {
     Doorbell doorbell;
   };
   void resume_finished();
+  void ring_waiters();
   // Arms the doorbells of all senders of calls to worker `index`. Returns what the wait on the
   // worker's own doorbell expects.
   uint32_t arm_calls(uint32_t index);

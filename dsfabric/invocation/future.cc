@@ -72,8 +72,8 @@ void FutureState::finish(absl::Status status, std::span<const std::byte> result)
 
 }  // namespace internal
 
-void SynchronizerAwaiter::await_suspend(std::coroutine_handle<> coroutine) {
-  internal::workers_of(fabric_).resume_after(done_, coroutine);
+bool SynchronizerAwaiter::await_suspend(std::coroutine_handle<> coroutine) {
+  return internal::workers_of(fabric_).resume_after(done_, coroutine);
 }
 
 }  // namespace cariama

@@ -82,7 +82,7 @@ void PeerTable::spread_failure(Peer& peer) {
         send_death_notice(rank, to);
       }
     });
-  } catch (const std::bad_alloc&) {  // handle_failures() does all of it again
+  } catch (...) {  // no memory, or a coroutine; handle_failures() does all of it again
     peer.must_spread.store(true, std::memory_order_release);
     any_must_spread_.store(true, std::memory_order_release);
     throw;

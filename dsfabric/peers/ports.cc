@@ -6,7 +6,6 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
-#include <exception>
 #include <optional>
 #include <span>
 #include <string>
@@ -15,6 +14,7 @@
 
 #include "dtutils/error.h"
 #include "dtutils/internal/exception_error.h"
+#include "dtutils/internal/first_exception.h"
 #include "dtutils/internal/missing_memory.h"
 #include "dtutils/internal/peer_remedy.h"
 #include "dtutils/internal/start_thread.h"
@@ -301,14 +301,9 @@ void Ports::service(Port& port, Deadline now) {
   if (!deferred && !heartbeat) return;
   // Clear the flag before the connections are visited: credits that become due later set it again.
   port.owes_credits.store(false, std::memory_order_seq_cst);
-  std::exception_ptr first;
+  FirstException exceptions;
   const auto do_part = [&](const auto& part) {
-    try {
-      part();
-    } catch (...) {
-      port.owes_credits.store(true, std::memory_order_seq_cst);
-      if (first == nullptr) first = std::current_exception();
-    }
+    if (!exceptions.run(part)) port.owes_credits.store(true, std::memory_order_seq_cst);
   };
   if (heartbeat) do_part([&] { listener_.heartbeat(); });
   for (size_t i = 0;; ++i) {
@@ -320,8 +315,7 @@ void Ports::service(Port& port, Deadline now) {
     if (connection == nullptr) break;
     do_part([&] { service(port, *connection, now, deferred, heartbeat); });
   }
-  if (first != nullptr) [[unlikely]]
-    std::rethrow_exception(first);
+  exceptions.rethrow();
 }
 
 void Ports::service(Port& port, Connection& connection, Deadline now, bool deferred,
@@ -382,18 +376,11 @@ std::optional<size_t> Ports::poll(Port& port) {
   }
   const TraceScope trace("dsfabric", "receive", "messages", count);
   // An exception of the listener (no memory) ends neither the batch nor all polling of the port.
-  std::exception_ptr first;
-  for (size_t i = 0; i < count; ++i) {
-    try {
-      report(port, batch[i]);
-    } catch (...) {
-      if (first == nullptr) first = std::current_exception();
-    }
-  }
+  FirstException exceptions;
+  for (size_t i = 0; i < count; ++i) exceptions.run([&] { report(port, batch[i]); });
   end_polling(port);
-  listener_.batch_arrived();
-  if (first != nullptr) [[unlikely]]
-    std::rethrow_exception(first);
+  exceptions.run([&] { listener_.batch_arrived(); });
+  exceptions.rethrow();
   return count;
 }
 
