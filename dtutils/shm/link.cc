@@ -140,9 +140,11 @@ absl::StatusOr<std::shared_ptr<Link>> Link::connect(const Uuid& uuid, int pid,
   int error = send_message(socket, hello, -1, /*wait=*/true);
   Message welcome;
   FileDescriptor control;
-  // The service may have refused this process, and closed the connection, before the hello came.
+  // The service may have refused this process, and closed the connection, before the hello came
+  // (EPIPE), or without having read it (ECONNRESET, once). The refusal can be received in any case.
   if (error == 0 || error == EPIPE) {
     error = receive_message(socket, &welcome, &control, /*wait=*/true);
+    if (error == ECONNRESET) error = receive_message(socket, &welcome, &control, /*wait=*/true);
   }
   if (error != 0) {
     if (error == EPROTO) {

@@ -35,26 +35,16 @@ constexpr int kPeersAcceptedAtOnce = 64;
 // A connecting peer is refused if no descriptor was free for this long. Another thread may close
 // one meanwhile.
 constexpr std::chrono::milliseconds kDescriptorPatience{500};
-// A peer sends its first message immediately after it has connected.
-constexpr int kHelloPatienceMs = 10;
+// The pause after an attempt to accept a connection without a free descriptor. The listener stays
+// ready meanwhile.
+constexpr std::chrono::milliseconds kAcceptPause{10};
 
+// Does not wait for the peer's first message: see Link::connect().
 void send_refusal(int socket, int error) {
   Message refusal;
   refusal.type = MessageType::kRefused;
   refusal.key = static_cast<uint64_t>(error);
   static_cast<void>(send_message(socket, refusal, -1, /*wait=*/false));
-}
-
-// Refuses a peer that has connected.
-void refuse(int socket, int error) {
-  // The close of a socket with unread messages would discard the refusal.
-  pollfd ready{socket, POLLIN, 0};
-  Message hello;
-  FileDescriptor ignored;
-  if (poll(&ready, 1, kHelloPatienceMs) > 0) {
-    static_cast<void>(receive_message(socket, &hello, &ignored, /*wait=*/false));
-  }
-  send_refusal(socket, error);
 }
 
 template <typename Step>
@@ -127,8 +117,9 @@ void Service::run() {
   for (;;) {
     bool all_handled = true;
     std::array<epoll_event, 64> events;
+    const int pause = accept_again_ ? static_cast<int>(kAcceptPause.count()) : -1;
     const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
-                                 waiting ? kProgressPeriodMs : -1);
+                                 waiting ? kProgressPeriodMs : pause);
     for (int i = 0; i < count; ++i) {
       const int descriptor = events[static_cast<size_t>(i)].data.fd;
       if (descriptor == wake_.get()) {
@@ -141,6 +132,10 @@ void Service::run() {
     {
       std::lock_guard lock(mutex_);
       if (stop_) return;
+    }
+    if (accept_again_ && std::chrono::steady_clock::now() >= *accept_again_) {
+      accept_again_.reset();
+      watch(listener_.get(), EPOLLIN, EPOLL_CTL_MOD);
     }
     // The wake-up for it was read above, and does not come again.
     if (!has_memory([&] { waiting = client_->progress(); })) waiting = true;
@@ -178,7 +173,7 @@ void Service::accept_peers() {
     const int descriptor = socket.get();
     std::lock_guard lock(mutex_);
     if (!has_memory([&] { connections_[descriptor].socket = std::move(socket); })) {
-      refuse(socket.get(), ENOMEM);
+      send_refusal(socket.get(), ENOMEM);
       continue;
     }
     if (!watch(descriptor, EPOLLIN, EPOLL_CTL_ADD)) {
@@ -203,16 +198,21 @@ void Service::on_missing_descriptor() {
               "raise ulimit -n");
   const auto now = std::chrono::steady_clock::now();
   if (!missing_since_) missing_since_ = now;
-  if (now - *missing_since_ >= kDescriptorPatience) refuse_peer();
-  usleep(10'000);  // instead of spinning on the ready listener
+  if (now - *missing_since_ >= kDescriptorPatience) refuse_peers();
+  watch(listener_.get(), 0, EPOLL_CTL_MOD);
+  accept_again_ = now + kAcceptPause;
 }
 
-void Service::refuse_peer() {
-  spare_.reset();
-  FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (socket.valid() && internal::is_of_own_user(socket.get())) refuse(socket.get(), EMFILE);
-  socket.reset();  // its descriptor is the spare one
-  spare_ = internal::spare_descriptor();
+void Service::refuse_peers() {
+  for (int i = 0; i < kPeersAcceptedAtOnce; ++i) {
+    spare_.reset();
+    FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    const bool accepted = socket.valid();
+    if (accepted && internal::is_of_own_user(socket.get())) send_refusal(socket.get(), EMFILE);
+    socket.reset();  // its descriptor is the spare one
+    spare_ = internal::spare_descriptor();
+    if (!accepted) return;
+  }
 }
 
 bool Service::serve(Connection& connection) {

@@ -82,10 +82,10 @@ class Service {
   void run();
   void on_event(int descriptor);
   void accept_peers();
-  // No descriptor is left for the next connection.
+  // No descriptor is left for the next connection. Accepts none for a while.
   void on_missing_descriptor();
-  // Tells the next connecting peer that it is refused.
-  void refuse_peer();
+  // Tells the peers whose connections wait that they are refused. Does not wait for them.
+  void refuse_peers();
   void push(MessageType type, uint64_t key);
   // The following four functions require that mutex_ is locked. serve() and send_backlog() return
   // false if the connection must be closed.
@@ -107,6 +107,8 @@ class Service {
   FileDescriptor spare_;
   // The time at which accept4() found no descriptor. Reset when it finds one.
   std::optional<std::chrono::steady_clock::time_point> missing_since_;
+  // Set while the listener is not watched: the time at which it is again.
+  std::optional<std::chrono::steady_clock::time_point> accept_again_;
   std::thread thread_;
   std::atomic<bool> started_{false};
 

@@ -1,10 +1,12 @@
 // A client that connects to the service thread's socket and violates the protocol harms no other
 // connection.
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <atomic>
+#include <cerrno>
 #include <span>
 #include <string>
 #include <thread>
@@ -248,6 +250,45 @@ TEST(ShmHostilePeer, AnotherUserGetsNoAnswerAndKeepsNobodyOut) {
   });
 }
 
+// Returns a socket that listens in place of a device with that identity.
+int listen_as(const Uuid& uuid) {
+  sockaddr_un address;
+  const socklen_t length = socket_address(uuid, &address);
+  const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  EXPECT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), length), 0);
+  EXPECT_EQ(listen(listener, 1), 0);
+  return listener;
+}
+
+// A device that refuses a process does not wait for the first message of that process.
+TEST(ShmHostilePeer, ARefusalArrivesIfTheFirstMessageIsNotRead) {
+  cariama::testing::run_test_processes(2, [](Exchange& exchange) {
+    const Uuid uuid{4, 2, 3, static_cast<uint8_t>(getppid()), static_cast<uint8_t>(getppid() >> 8)};
+    if (exchange.rank() == 1) {
+      const int listener = listen_as(uuid);
+      put_plain(exchange, "pid", getpid());
+      const int peer = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
+      ASSERT_GE(peer, 0);
+      pollfd ready{peer, POLLIN, 0};
+      ASSERT_EQ(poll(&ready, 1, 20'000), 1);
+      Message refusal;
+      refusal.type = MessageType::kRefused;
+      refusal.key = EMFILE;
+      ASSERT_EQ(send_message(peer, refusal, -1, true), 0);
+      close(peer);
+      static_cast<void>(must(exchange.get(0, "done", soon())));
+      close(listener);
+      return;
+    }
+    const int pid = get_plain<int>(exchange, 1, "pid");
+    const auto link = Link::connect(uuid, pid, std::chrono::seconds(20), "full");
+    EXPECT_TRUE(absl::IsResourceExhausted(link.status())) << link.status();
+    EXPECT_NE(link.status().message().find("no free descriptor"), std::string::npos)
+        << link.status();
+    must(exchange.put("done", ""));
+  });
+}
+
 // An unsealed descriptor from a peer is not mapped: the peer could truncate it and cause a SIGBUS
 // in this process.
 TEST(ShmHostilePeer, UnsealedRegionsAreNotMapped) {
@@ -256,11 +297,7 @@ TEST(ShmHostilePeer, UnsealedRegionsAreNotMapped) {
     if (exchange.rank() == 1) {
       // A device that follows the protocol, but one of its two regions is not sealed.
       auto control = must(ControlSegment::create(uuid));
-      sockaddr_un address;
-      const socklen_t length = socket_address(uuid, &address);
-      const int listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-      ASSERT_EQ(bind(listener, reinterpret_cast<sockaddr*>(&address), length), 0);
-      ASSERT_EQ(listen(listener, 1), 0);
+      const int listener = listen_as(uuid);
       put_plain(exchange, "pid", getpid());
       const int peer = accept4(listener, nullptr, nullptr, SOCK_CLOEXEC);
       ASSERT_GE(peer, 0);
