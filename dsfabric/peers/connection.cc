@@ -142,8 +142,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::create(
 
   // The device may have granted a shorter receive queue, which would refuse the other units.
   ReceiveUnitLimits granted = units;
-  granted.most =
-      std::min(units.most, connection->queue_->queue_pair().limits().receive_depth);
+  granted.most = std::min(units.most, connection->queue_->queue_pair().limits().receive_depth);
   granted.reserved = std::min(units.reserved, granted.most);
   connection->units_.emplace(*connection, rank, memory, budget, granted);
   while (connection->units_->count() < granted.reserved) {

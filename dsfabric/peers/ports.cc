@@ -34,6 +34,10 @@ constexpr std::chrono::microseconds kDeferredPause{200};
 constexpr std::chrono::microseconds kStandAside{100};
 constexpr std::chrono::microseconds kStandAsideMost{400};
 
+constexpr std::string_view kPortMemoryKey = "dsfabric.service.memory";
+constexpr std::string_view kPortMemoryText =
+    "this process lacks memory for the messages of another one";
+
 // Immediate data is the index of a worker otherwise, or has CallSender::kCallSourceEvent, bit 31.
 static_assert(Connection::kReturnsUnit >= FabricOptions::kMaxPerProcess &&
               Connection::kReturnsUnit >> 31 == 0);
@@ -270,8 +274,7 @@ void Ports::serve(Port& port) {
     service(port, std::chrono::steady_clock::now());
   };
   while (!job_.lifecycle().is_stopping()) {
-    if (!has_memory_for("dsfabric.service.memory",
-                        "this process lacks memory for the messages of another one", round)) {
+    if (!has_memory_for(kPortMemoryKey, kPortMemoryText, round)) {
       std::this_thread::sleep_for(kMemoryPause);
     }
   }
@@ -391,7 +394,10 @@ void Ports::report(Port& port, const Completion& completion) {
     port.receive_completions.add();
     connection.drop(unit);
     if (connection.is_abandoned()) return;
-    connection.queue().progress();
+    // The completions of sends may state the cause. The failure is reported also without them: this
+    // may be the last completion of a receive, and a connection that sends nothing has no other.
+    static_cast<void>(
+        has_memory_for(kPortMemoryKey, kPortMemoryText, [&] { connection.queue().progress(); }));
     const absl::Status known = connection.status();
     const auto explained = [&] {
       return connection_failure(completion, job_.label(connection.rank()));

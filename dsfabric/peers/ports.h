@@ -55,6 +55,8 @@ class PortListener {
   virtual void message_arrived(ArrivedMessage* message) = 0;
   // An event arrived as immediate data: see Connection::wake().
   virtual void event_arrived(uint32_t from, uint32_t immediate) = 0;
+  // May be called several times for one failure. After std::bad_alloc the listener does the rest in
+  // heartbeat().
   virtual void connection_failed(uint32_t rank, const absl::Status& reason) = 0;
   // Called after a batch of the arrivals above.
   virtual void batch_arrived() = 0;

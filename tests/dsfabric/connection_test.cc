@@ -81,8 +81,7 @@ class ConnectionTest : public ::testing::Test {
   explicit ConnectionTest(const ReceiveUnitLimits& limits = {.bytes = kUnitBytes,
                                                              .reserved = kUnits,
                                                              .most = kUnits},
-                          uint64_t budget = 0, uint32_t send_depth = 16,
-                          const SimOptions& sim = {})
+                          uint64_t budget = 0, uint32_t send_depth = 16, const SimOptions& sim = {})
       : sim_(sim) {
     for (End* end : {&near_, &far_}) {
       end->device = sim_.create_endpoint();
@@ -91,9 +90,8 @@ class ConnectionTest : public ::testing::Test {
       end->channel = must(end->domain->create_channel());
       end->receives =
           must(end->domain->create_completion_queue({.depth = 64, .channel = end->channel}));
-      end->allocator =
-          must(RDMAAllocator::create({end->domain, end->watched}, kAnyNode,
-                                     {.chunk_bytes = size_t{64} << 10}));
+      end->allocator = must(RDMAAllocator::create({end->domain, end->watched}, kAnyNode,
+                                                  {.chunk_bytes = size_t{64} << 10}));
       end->memory = must(GeneralAllocator::create(end->allocator, {}));
       end->budget = std::make_unique<UnitBudget>(budget);
       end->connection =
@@ -392,10 +390,9 @@ TEST_F(ShortQueueTest, TakesNoUnitForWhichItHasNoRoom) {
 }
 
 TEST_F(ShortQueueTest, IsFilledIfMoreUnitsAreReserved) {
-  const auto connection =
-      must(Connection::create(0, *far_.domain, far_.receives, far_.channel, far_.allocator,
-                              *far_.memory, *far_.budget,
-                              {.bytes = kUnitBytes, .reserved = 8, .most = 16}, 64));
+  const auto connection = must(
+      Connection::create(0, *far_.domain, far_.receives, far_.channel, far_.allocator, *far_.memory,
+                         *far_.budget, {.bytes = kUnitBytes, .reserved = 8, .most = 16}, 64));
   EXPECT_EQ(connection->receive_bytes(), kDepth * kUnitBytes);
   EXPECT_EQ(connection->offer().receive_units, kDepth);
   EXPECT_EQ(left(), kBudget);
@@ -404,8 +401,7 @@ TEST_F(ShortQueueTest, IsFilledIfMoreUnitsAreReserved) {
 // Units of 64 KiB, for which memory is registered again and again.
 class LargeUnitsTest : public ConnectionTest {
  protected:
-  LargeUnitsTest()
-      : ConnectionTest({.bytes = 64 << 10, .reserved = kUnits, .most = 64}, 62, 256) {}
+  LargeUnitsTest() : ConnectionTest({.bytes = 64 << 10, .reserved = kUnits, .most = 64}, 62, 256) {}
 };
 
 // Registration takes long. The connection must not be locked meanwhile.

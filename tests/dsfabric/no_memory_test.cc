@@ -11,6 +11,7 @@
 
 #include "dsfabric/completions.h"
 #include "dsfabric/fabric.h"
+#include "dsfabric/fabric/fabric_core.h"
 #include "dsfabric/future.h"
 #include "dsfabric/internal/call_source.h"
 #include "dsfabric/send_call.h"
@@ -137,6 +138,42 @@ TEST(CreditsWithoutMemory, CallsOfAServiceThreadEnd) {
     }
     job.meet(2);  // finalize() polls
   });
+}
+
+// ---- Failures -----------------------------------------------------------------------------------
+
+// A connection fails, and the thread that polls finds no memory for one of its steps.
+TEST(FailuresWithoutMemory, OfAConnectionAreNoticed) {
+  CARIAMA_SKIP_WITHOUT_FAILING_ALLOCATIONS();
+  std::atomic<bool> all_succeeded{false};
+  for (size_t skips = 0; !all_succeeded; ++skips) {
+    ASSERT_LT(skips, 1000U);
+    LocalJobOptions options{.processes = 2, .transport = transport_case("shm")};
+    options.fabric.service_threads = 0;
+    options.finalize = false;
+    LocalJob job(options);
+    std::atomic<bool> connected{false}, cut{false};
+    job.run([&](Fabric& fabric, uint32_t) {
+      if (fabric.rank() == 1) {
+        EXPECT_TRUE(fabric.wait_polling([&] { return connected.load(); }, soon()));
+        internal::core_of(fabric).peers().connected(0)->cut();
+        cut = true;
+        return;
+      }
+      EXPECT_EQ(must(async_call(fabric, fabric.thread_of(1), [] { return 1; }).get(soon())), 1);
+      connected = true;
+      ASSERT_TRUE(wait_until([&] { return cut.load(); }, soon()));
+      {
+        const FailAllocation fail(1, skips);
+        try {
+          static_cast<void>(fabric.process_calls());
+        } catch (const std::bad_alloc&) {
+        }
+        all_succeeded = failing_bytes != 0;
+      }
+      EXPECT_TRUE(fabric.wait([&] { return !fabric.peer_status(1).ok(); }, soon())) << skips;
+    });
+  }
 }
 
 // ---- Waiters ------------------------------------------------------------------------------------
