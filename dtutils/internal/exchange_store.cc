@@ -1,7 +1,10 @@
 #include "dtutils/internal/exchange_store.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "dtutils/error.h"
@@ -136,10 +139,12 @@ bool ExchangeStore::rank_ended(int rank, std::string how, std::vector<Answer>& a
   std::optional<std::string> before = std::exchange(gone.ended, std::move(how));
   const std::optional<int> first_before = first_ended_;
   if (!first_ended_) first_ended_ = rank;
+  std::vector<Rank*> waiters;  // awaits() allocates
   try {
     for (int other = 0; other < static_cast<int>(ranks_.size()); ++other) {
       if (ranks_[other].watches && other != rank) answers.push_back(end_notice(other, rank));
       if (awaits(ranks_[other])) {
+        waiters.push_back(&ranks_[other]);
         answers.push_back(error_answer(other, ranks_[other].get->request, gone));
       }
     }
@@ -150,9 +155,7 @@ bool ExchangeStore::rank_ended(int rank, std::string how, std::vector<Answer>& a
     throw;
   }
   gone.watches = false;
-  for (Rank& other : ranks_) {
-    if (awaits(other)) other.get.reset();
-  }
+  for (Rank* const waiter : waiters) waiter->get.reset();
   return watched;
 }
 
