@@ -108,8 +108,7 @@ void Pulls::Pull::finish() {
     pulls.running_.store(false, std::memory_order_release);
   }
   if (buffer.get_buffer() != nullptr) {
-    RDMAMemory consumed = std::move(buffer);
-    static_cast<void>(pulls.memory_.general().free(std::move(consumed)));
+    static_cast<void>(pulls.memory_.general().free(std::move(buffer)));
   }
   pulls.answers_.answer(rank, notify ? &*notify : nullptr, *outcome, "");
   pulls.counts_.end(rank);

@@ -60,13 +60,18 @@ struct GeneralAllocator::State {
   }
 
   void reclaim_completed() {
-    std::erase_if(in_flight, [this](const RDMAMemory& memory) {
-      if (!memory.is_free()) return false;
-      const size_t bytes = rounded_bytes(memory.size());
+    // Not std::erase_if(): reclaim() may throw, and no piece may be lost or freed twice then.
+    for (size_t i = 0; i < in_flight.size();) {
+      if (!in_flight[i].is_free()) {
+        ++i;
+        continue;
+      }
+      const size_t bytes = rounded_bytes(in_flight[i].size());
+      reclaim({address_of(in_flight[i].get_buffer()), bytes});
       statistics.bytes_in_flight -= bytes;
-      reclaim({address_of(memory.get_buffer()), bytes});
-      return true;
-    });
+      std::swap(in_flight[i], in_flight.back());
+      in_flight.pop_back();
+    }
   }
 };
 
@@ -115,9 +120,14 @@ absl::Status GeneralAllocator::add_chunk(size_t bytes) {
   absl::StatusOr<Chunk> chunk = allocator_->allocate_chunk(size);
   if (!chunk.ok()) return chunk.status();
   const Extent whole{address_of(chunk->data()), chunk->size()};
+  const auto added = state.chunks.emplace(whole.address, *std::move(chunk)).first;
+  try {
+    static_cast<void>(state.free.insert(whole, whole));
+  } catch (...) {
+    state.chunks.erase(added);
+    throw;
+  }
   state.statistics.bytes += whole.bytes;
-  state.chunks.emplace(whole.address, *std::move(chunk));
-  static_cast<void>(state.free.insert(whole, whole));
   return absl::OkStatus();
 }
 
@@ -136,6 +146,8 @@ absl::StatusOr<RDMAMemory> GeneralAllocator::allocate(size_t bytes, size_t align
   State& state = *state_;
   const std::lock_guard lock(state.mutex);
   if (!state.in_flight.empty()) state.reclaim_completed();
+  // Allocated before the piece is taken: an exception would lose the piece.
+  auto entry = state.live.extract(state.live.emplace(uintptr_t{0}, bytes).first);
   const auto take = [&] {
     return options_.fit == Fit::kBest ? state.free.take_best(rounded, alignment)
                                       : state.free.take_first(rounded, alignment);
@@ -146,12 +158,8 @@ absl::StatusOr<RDMAMemory> GeneralAllocator::allocate(size_t bytes, size_t align
     if (absl::Status status = add_chunk(rounded + slack); !status.ok()) return status;
     address = take();
   }
-  try {
-    state.live.emplace(*address, bytes);
-  } catch (...) {
-    state.reclaim({*address, rounded});
-    throw;
-  }
+  entry.key() = *address;
+  state.live.insert(std::move(entry));
   GeneralAllocatorStatistics& statistics = state.statistics;
   statistics.bytes_in_use += rounded;
   statistics.bytes_in_use_high_water =
@@ -175,16 +183,17 @@ absl::Status GeneralAllocator::free(RDMAMemory&& memory) {
                                               : "the address is not from this allocator"),
         "free exactly what allocate() returned, once");
   }
+  // The steps that may throw come first.
   const size_t rounded = rounded_bytes(live->second);
-  state.live.erase(live);
-  state.statistics.bytes_in_use -= rounded;
   if (memory.is_free()) {
     state.reclaim({address, rounded});
     memory = {};
   } else {
-    state.statistics.bytes_in_flight += rounded;
     state.in_flight.push_back(std::move(memory));
+    state.statistics.bytes_in_flight += rounded;
   }
+  state.live.erase(live);
+  state.statistics.bytes_in_use -= rounded;
   return absl::OkStatus();
 }
 

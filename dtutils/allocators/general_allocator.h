@@ -89,7 +89,7 @@ class CARIAMA_DTUTILS_EXPORT GeneralAllocator {
   // Frees an allocation: free(std::move(memory)). If the uses tagged in `memory` are still in
   // flight, the memory is set aside and reused later. Requires: transfers posted through other
   // handles to these bytes have completed. Error: INVALID_ARGUMENT (freed already, or not allocated
-  // here); the allocator and `memory` are unchanged then.
+  // here); the allocator and `memory` are unchanged then, and after std::bad_alloc.
   [[nodiscard]] absl::Status free(RDMAMemory&& memory);
 
   [[nodiscard]] GeneralAllocatorStatistics statistics() const;

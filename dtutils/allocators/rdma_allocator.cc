@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <map>
 #include <mutex>
+#include <new>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "dtutils/error.h"
@@ -66,12 +69,24 @@ struct RDMAAllocator::State {
 
   // Frees the returned chunks whose last transfers have ended.
   void reclaim_returned() {
-    std::erase_if(returned, [this](ReturnedInFlight& chunk) {
-      if (!chunk.drop_ended_uses()) return false;
-      statistics.bytes_in_flight -= chunk.extent.bytes;
-      reclaim(chunk.extent);
-      return true;
-    });
+    // Not std::erase_if(): reclaim() may throw, and no chunk may be lost or freed twice then.
+    for (size_t i = 0; i < returned.size();) {
+      if (!returned[i].drop_ended_uses()) {
+        ++i;
+        continue;
+      }
+      const Extent extent = returned[i].extent;
+      reclaim(extent);
+      statistics.bytes_in_flight -= extent.bytes;
+      std::swap(returned[i], returned.back());
+      returned.pop_back();
+    }
+  }
+
+  // Allocates memory for the return of one more chunk: give_back() then allocates none.
+  void reserve_return() {
+    const size_t wanted = returned.size() + statistics.chunks_in_use + 1;
+    if (returned.capacity() < wanted) returned.reserve(2 * wanted);
   }
 };
 
@@ -142,6 +157,7 @@ Chunk RDMAAllocator::take(size_t bytes) {
   State& state = *state_;
   const std::lock_guard lock(state.mutex);
   if (!state.returned.empty()) state.reclaim_returned();
+  state.reserve_return();
   Chunk chunk;
   const std::optional<uintptr_t> address = state.free.take_best(bytes, 1);
   if (!address) return chunk;
@@ -203,6 +219,13 @@ absl::Status RDMAAllocator::grow(size_t bytes) {
     if (size == bytes) return status;
     size = std::max(bytes, round_up(size / 2, options_.chunk_bytes));
   }
+  struct Reservation {
+    ~Reservation() {
+      if (bytes != 0) budget.release(bytes);
+    }
+    MemoryBudget& budget;
+    uint64_t bytes;
+  } reservation{budget_, size};
 
   SuperpageRequest request;
   request.bytes = size;
@@ -210,31 +233,32 @@ absl::Status RDMAAllocator::grow(size_t bytes) {
   request.shareable = options_.shareable;
   request.largest_page = options_.largest_page;
   absl::StatusOr<Superpage> memory = Superpage::obtain(request);
-  if (!memory.ok()) {
-    budget_.release(size);
-    return memory.status();
-  }
+  if (!memory.ok()) return memory.status();
   std::vector<RegisteredRange::Registration> registrations;
   for (const std::shared_ptr<ProtectionDomain>& domain : domains_) {
     absl::StatusOr<std::shared_ptr<MemoryRegion>> region =
         domain->register_memory(memory->source(), options_.access);
-    if (!region.ok()) {
-      budget_.release(size);
-      return region.status();
-    }
+    if (!region.ok()) return region.status();
     registrations.push_back({domain.get(), *std::move(region)});
   }
 
   auto superpage = std::make_unique<RegisteredSuperpage>(
       RegisteredSuperpage{*std::move(memory), RegisteredRange(std::move(registrations))});
+  const Extent extent = superpage->extent();
   const std::lock_guard lock(state.mutex);
+  const auto added = state.superpages.emplace(extent.address, std::move(superpage)).first;
+  try {
+    state.reclaim(extent);
+  } catch (...) {
+    state.superpages.erase(added);
+    throw;
+  }
+  reservation.bytes = 0;  // statistics.bytes from now on
+  const Superpage& pages = added->second->memory;
   state.statistics.superpages += 1;
   state.statistics.bytes += size;
-  state.statistics.bytes_by_kind[static_cast<size_t>(superpage->memory.page_kind())] += size;
-  if (superpage->memory.numa_node() != numa_node_) state.statistics.bytes_off_node += size;
-  const Extent extent = superpage->extent();
-  state.superpages.emplace(extent.address, std::move(superpage));
-  state.reclaim(extent);
+  state.statistics.bytes_by_kind[static_cast<size_t>(pages.page_kind())] += size;
+  if (pages.numa_node() != numa_node_) state.statistics.bytes_off_node += size;
   if (options_.growth == Growth::kExponential) {
     const uint64_t target =
         std::min<uint64_t>(state.statistics.bytes, options_.max_superpage_bytes);
@@ -248,15 +272,20 @@ absl::Status RDMAAllocator::grow(size_t bytes) {
 void RDMAAllocator::give_back(std::byte* data, size_t bytes, std::vector<RDMAMemory> in_flight) {
   State& state = *state_;
   ReturnedInFlight returned{{address_of(data), bytes}, std::move(in_flight)};
-  const bool ended = returned.drop_ended_uses();
+  bool ended = returned.drop_ended_uses();
   const std::lock_guard lock(state.mutex);
   state.statistics.chunks_in_use -= 1;
   state.statistics.bytes_in_use -= bytes;
   if (ended) {
-    state.reclaim(returned.extent);
-  } else {
+    try {
+      state.reclaim(returned.extent);
+    } catch (const std::bad_alloc&) {  // the next take() does it: a destructor must not throw
+      ended = false;
+    }
+  }
+  if (!ended) {
     state.statistics.bytes_in_flight += bytes;
-    state.returned.push_back(std::move(returned));
+    state.returned.push_back(std::move(returned));  // reserve_return() has made room
   }
 }
 
@@ -267,6 +296,7 @@ size_t RDMAAllocator::trim() {
   {
     const std::lock_guard lock(state.mutex);
     state.reclaim_returned();
+    unused.reserve(state.superpages.size());  // an exception would lose a superpage
     for (auto it = state.superpages.begin(); it != state.superpages.end();) {
       const Extent extent = it->second->extent();
       if (!state.free.contains(extent)) {

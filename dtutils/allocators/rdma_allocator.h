@@ -83,7 +83,7 @@ struct RDMAAllocatorStatistics {
 };
 
 // A piece of a superpage, owned by the holder of this object. It keeps its allocator alive.
-// Movable; the destructor returns the memory. Thread-compatible. Transfers from or to the memory
+// Movable; the destructor returns the memory, and needs none for it. Thread-compatible. Transfers from or to the memory
 // must have completed before it is reused: either the owner waits for them, or it passes them to
 // release_after().
 class CARIAMA_DTUTILS_EXPORT Chunk {
