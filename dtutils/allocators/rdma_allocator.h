@@ -79,13 +79,14 @@ struct RDMAAllocatorStatistics {
   uint64_t chunks_in_use = 0;
   uint64_t bytes_in_use = 0;  // in these chunks
   uint64_t bytes_in_use_high_water = 0;
-  uint64_t bytes_in_flight = 0;  // returned, but still used by a device: see Chunk::release_after
+  // Returned, but still used by a device (Chunk::release_after), or there was no memory to free it.
+  uint64_t bytes_in_flight = 0;
 };
 
 // A piece of a superpage, owned by the holder of this object. It keeps its allocator alive.
-// Movable; the destructor returns the memory, and needs none for it. Thread-compatible. Transfers from or to the memory
-// must have completed before it is reused: either the owner waits for them, or it passes them to
-// release_after().
+// Movable; the destructor returns the memory, and needs none for it. Thread-compatible. Transfers
+// from or to the memory must have completed before it is reused: either the owner waits for them,
+// or it passes them to release_after().
 class CARIAMA_DTUTILS_EXPORT Chunk {
  public:
   Chunk() = default;
