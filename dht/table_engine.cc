@@ -112,7 +112,7 @@ TableEngine::~TableEngine() {
       }
     }
     if (slot->buffer.get_buffer() != nullptr) {
-      static_cast<void>(core_.fabric().memory().free(std::move(slot->buffer)));
+      core_.fabric().memory().free_or_keep(std::move(slot->buffer));
     }
   }
 }

@@ -80,9 +80,9 @@ class Node : public std::enable_shared_from_this<Node> {
         function_(std::move(function)),
         targets_(std::move(targets)) {}
   ~Node() {
-    if (copy_.get_buffer() != nullptr) static_cast<void>(fabric_.memory().free(std::move(copy_)));
+    if (copy_.get_buffer() != nullptr) fabric_.memory().free_or_keep(std::move(copy_));
     for (RDMAMemory& payload : payloads_) {
-      static_cast<void>(fabric_.memory().free(std::move(payload)));
+      fabric_.memory().free_or_keep(std::move(payload));
     }
     if (ended_) ended_(status_);
   }

@@ -76,7 +76,7 @@ void Pulls::run_later(IncomingCall& call, uint32_t rank, const RemoteMemoryLocat
 
 Pulls::Pull::~Pull() {
   if (buffer.get_buffer() != nullptr) {
-    static_cast<void>(pulls.memory_.general().free(std::move(buffer)));
+    pulls.memory_.general().free_or_keep(std::move(buffer));
   }
 }
 
@@ -108,7 +108,7 @@ void Pulls::Pull::finish() {
     pulls.running_.store(false, std::memory_order_release);
   }
   if (buffer.get_buffer() != nullptr) {
-    static_cast<void>(pulls.memory_.general().free(std::move(buffer)));
+    pulls.memory_.general().free_or_keep(std::move(buffer));
   }
   pulls.answers_.answer(rank, notify ? &*notify : nullptr, *outcome, "");
   pulls.counts_.end(rank);

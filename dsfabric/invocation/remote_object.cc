@@ -30,7 +30,7 @@ struct RemoteObject<Synchronizer>::State {
       : fabric(fabric), memory(std::move(words)), pending(operations) {
     std::memset(memory.get_buffer(), 0, operations * sizeof(uint64_t));
   }
-  ~State() { static_cast<void>(fabric.memory().free(std::move(memory))); }
+  ~State() { fabric.memory().free_or_keep(std::move(memory)); }
 
   [[nodiscard]] std::atomic_ref<uint64_t> word(uint32_t operation) const {
     return std::atomic_ref(reinterpret_cast<uint64_t*>(memory.get_buffer())[operation]);

@@ -296,12 +296,12 @@ GlobalMemory::~GlobalMemory() {
       static_cast<void>(operation.lane->transmitter.wait(operation.done, kForever));
     }
     if (operation.piece.get_buffer() != nullptr) {
-      static_cast<void>(fabric_.memory().free(std::move(operation.piece)));
+      fabric_.memory().free_or_keep(std::move(operation.piece));
     }
   }
   pool_->lanes.reset();
   for (RDMAMemory& block : pool_->blocks) {
-    static_cast<void>(fabric_.memory().free(std::move(block)));
+    fabric_.memory().free_or_keep(std::move(block));
   }
 }
 
@@ -376,7 +376,7 @@ absl::StatusOr<GlobalTransfer::Operation*> GlobalMemory::take_operation(Rank ran
 
 void GlobalMemory::give_back(GlobalTransfer::Operation* operation) {
   if (operation->piece.get_buffer() != nullptr) {
-    static_cast<void>(fabric_.memory().free(std::move(operation->piece)));
+    fabric_.memory().free_or_keep(std::move(operation->piece));
   }
   operation->memory = nullptr;
   operation->abandoned = false;

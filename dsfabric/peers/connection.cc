@@ -162,11 +162,7 @@ Connection::~Connection() {
   transmitter_.reset();
   queue_.reset();  // the device must not access the memory below any more
   units_.reset();
-  if (credit_memory_.get_buffer() == nullptr) return;
-  try {
-    static_cast<void>(memory_.free(std::move(credit_memory_)));
-  } catch (const std::bad_alloc&) {  // the allocator frees the memory at its end
-  }
+  if (credit_memory_.get_buffer() != nullptr) memory_.free_or_keep(std::move(credit_memory_));
 }
 
 ConnectionOffer Connection::offer() const {

@@ -6,11 +6,7 @@
 namespace cariama::internal {
 
 ReceiveUnits::Unit::~Unit() {
-  if (memory.get_buffer() == nullptr) return;
-  try {
-    static_cast<void>(allocator.free(std::move(memory)));
-  } catch (const std::bad_alloc&) {  // the allocator frees the memory at its end
-  }
+  if (memory.get_buffer() != nullptr) allocator.free_or_keep(std::move(memory));
 }
 
 ReceiveUnits::~ReceiveUnits() {

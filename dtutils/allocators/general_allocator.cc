@@ -13,6 +13,7 @@
 #include "dtutils/error.h"
 #include "dtutils/internal/byte_size.h"
 #include "dtutils/internal/free_extents.h"
+#include "dtutils/internal/missing_memory.h"
 
 namespace cariama {
 namespace {
@@ -195,6 +196,14 @@ absl::Status GeneralAllocator::free(RDMAMemory&& memory) {
   state.live.erase(live);
   state.statistics.bytes_in_use -= rounded;
   return absl::OkStatus();
+}
+
+void GeneralAllocator::free_or_keep(RDMAMemory&& memory) noexcept {
+  static_cast<void>(
+      internal::has_memory_for("dtutils.free.memory",
+                               "this process lacks memory to free a piece of registered memory: "
+                               "the piece is not used again",
+                               [&] { static_cast<void>(free(std::move(memory))); }));
 }
 
 GeneralAllocatorStatistics GeneralAllocator::statistics() const {

@@ -91,6 +91,9 @@ class CARIAMA_DTUTILS_EXPORT GeneralAllocator {
   // handles to these bytes have completed. Error: INVALID_ARGUMENT (freed already, or not allocated
   // here); the allocator and `memory` are unchanged then, and after std::bad_alloc.
   [[nodiscard]] absl::Status free(RDMAMemory&& memory);
+  // As free(), for functions that must not throw, such as destructors: without memory the
+  // allocation stays until the end of the allocator, which is reported once. Ignores errors.
+  void free_or_keep(RDMAMemory&& memory) noexcept;
 
   [[nodiscard]] GeneralAllocatorStatistics statistics() const;
 

@@ -64,9 +64,7 @@ bool is_writable(std::byte* address, size_t bytes) {
 }  // namespace
 
 LentMemory::~LentMemory() {
-  // This is the allocator's free(); the analyzer mistakes it for that of C.
-  // NOLINTNEXTLINE(clang-analyzer-unix.MismatchedDeallocator)
-  if (bounced()) static_cast<void>(bounce_.free(std::move(memory_)));
+  if (bounced()) bounce_.free_or_keep(std::move(memory_));
 }
 
 void LentMemory::copy_back() {

@@ -56,8 +56,7 @@ FabricChannel::FabricChannel(Runtime& runtime, ThreadIndex index, ThreadId desti
                   : "thread " + std::to_string(destination)) {}
 
 FabricChannel::~FabricChannel() {
-  if (control_.get_buffer() != nullptr)
-    static_cast<void>(fabric_.memory().free(std::move(control_)));
+  if (control_.get_buffer() != nullptr) fabric_.memory().free_or_keep(std::move(control_));
 }
 
 // ---- Buffers ------------------------------------------------------------------------------------
@@ -305,8 +304,6 @@ void FabricChannel::failed() {
 absl::StatusOr<RDMAMemory> FabricChannel::allocate(size_t bytes) {
   return fabric_.memory().allocate(bytes);
 }
-void FabricChannel::free(RDMAMemory&& memory) {
-  static_cast<void>(fabric_.memory().free(std::move(memory)));
-}
+void FabricChannel::free(RDMAMemory&& memory) { fabric_.memory().free_or_keep(std::move(memory)); }
 
 }  // namespace cariama::internal

@@ -9,7 +9,6 @@
 #include <optional>
 #include <utility>
 
-#include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/exception_error.h"
 #include "dtutils/trace.h"
@@ -42,17 +41,6 @@ void relax() {
   answer.code = static_cast<int32_t>(status.code());
   answer.set_reason({status.message().data(), status.message().size()});
   return answer;
-}
-
-// Frees memory of the allocator. If the allocator finds no memory for its records, the memory stays
-// in use until the end of the allocator: the channel's own records are right in any case.
-void give_back(GeneralAllocator& allocator, RDMAMemory&& memory) {
-  try {
-    static_cast<void>(allocator.free(std::move(memory)));
-  } catch (const std::bad_alloc&) {
-    report_once("riutils.give_back", "no memory to free a chunk: it is not used again",
-                "raise ulimit -v and -d");
-  }
 }
 
 }  // namespace
@@ -190,7 +178,7 @@ struct IncomingCalls::Pieces {
   explicit Pieces(IncomingCalls& calls) : calls(calls) {}
   ~Pieces() {
     for (RDMAMemory& chunk : chunks) calls.free_unused(std::move(chunk));
-    if (words.get_buffer() != nullptr) give_back(*calls.memory_, std::move(words));
+    if (words.get_buffer() != nullptr) calls.memory_->free_or_keep(std::move(words));
   }
   Pieces(const Pieces&) = delete;
   Pieces& operator=(const Pieces&) = delete;
@@ -401,7 +389,7 @@ void IncomingCalls::free_chunk(const IncomingChannel& channel, const std::byte* 
 
 void IncomingCalls::free_unused(RDMAMemory&& chunk) {
   budget_.release(chunk.size());
-  give_back(*memory_, std::move(chunk));
+  memory_->free_or_keep(std::move(chunk));
 }
 
 void IncomingCalls::free_memory(RDMAMemory&& chunk) {
@@ -424,7 +412,7 @@ void IncomingCalls::free_ended_channels() {
       return false;
     }
     const std::lock_guard lock(mutex_);
-    give_back(*memory_, std::move(channel.words));
+    memory_->free_or_keep(std::move(channel.words));
     return true;
   });
 }

@@ -113,6 +113,21 @@ TEST_F(AllocatorsWithoutMemory, APieceThatWasNotFreedCanBeFreedAgain) {
   EXPECT_EQ(rest.size(), kUnit - 64);
 }
 
+// A destructor calls this function.
+TEST_F(AllocatorsWithoutMemory, APieceForWhichThereIsNoMemoryIsKept) {
+  CARIAMA_SKIP_WITHOUT_FAILING_ALLOCATIONS();
+  const auto pieces = make_pieces();
+  RDMAMemory first = take(*pieces);
+  const RDMAMemory rest = take(*pieces, kUnit - 64);
+  {
+    const FailAllAllocations fail;
+    pieces->free_or_keep(std::move(first));
+  }
+  EXPECT_EQ(pieces->statistics().allocations, 2u);
+  EXPECT_EQ(pieces->statistics().bytes_free, 0u);
+  EXPECT_EQ(rest.size(), kUnit - 64);
+}
+
 // Two pieces whose transfers have ended are free before the next allocation.
 TEST_F(AllocatorsWithoutMemory, PiecesInFlightAreFreedOnce) {
   CARIAMA_SKIP_WITHOUT_FAILING_ALLOCATIONS();
