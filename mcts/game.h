@@ -71,11 +71,11 @@
 //    position takes these and a play() for each chance position until a player moves. No function
 //    blocks. A worker runs no calls during a function: other processes wait for it, and the search
 //    ends only after it.
-//  - Values. result(), playout() and value() return numbers from 0 to 1, within 0.00001, and with
-//    kPlayers to_move() a number from 0 to kPlayers - 1. Priors are finite, 0 or more. The
-//    probabilities of the outcomes of a chance position add up to 1, within 0.001. Any other
-//    number, and a NaN, is an error: the search ends with an exception that names the function and
-//    the number.
+//  - Values. result(), playout() and value() return numbers from 0 to 1, within 0.00001. In a
+//    position with moves to_move() returns 0 or 1, with kPlayers 0 to kPlayers - 1. Priors are
+//    finite, 0 or more. The probabilities of the outcomes of a chance position add up to 1, within
+//    0.001. Any other number, and a NaN, is an error: the search ends with an exception that names
+//    the function and the number. The values of a position with kPlayers need not add up to 1.
 //  - No function throws. An exception ends the search (Search::run(), Host::serve()).
 //
 // Optional members. A concept detects each of them; the search uses it if the game has it:
@@ -455,13 +455,16 @@ consteval bool check_game() {
     static_assert(HasPlay<G>, "cariama: a game needs: void play(Move move)");
     static_assert(!NamesPlayers<G> || HasPlayers<G>,
                   "cariama: the game's kPlayers is not: static constexpr int kPlayers, 1 to 16");
-    if constexpr (kTwoPlayers<G>) {
+    if constexpr (NamesPlayers<G> && !HasPlayers<G>) {
+      return true;  // the values may be right for the number that is meant
+    } else if constexpr (kTwoPlayers<G>) {
       static_assert(HasResult<G>, "cariama: a game needs: std::optional<float> result() const");
       return check_hooks<G>();
     } else {
       static_assert(returns_values<G>(),
                     "cariama: in a game with kPlayers the values of result() (std::optional), "
-                    "playout(), Playouts::run() and value() are std::array<float, kPlayers>");
+                    "playout(), Playouts::run() and value() are std::array<float, kPlayers>, and "
+                    "the ids that players own are Owned<kAmafIds, kPlayers>");
       if constexpr (returns_values<G>()) return check_hooks<G>();
     }
   }
@@ -512,6 +515,16 @@ template <typename G>
   std::optional<ValueOf<G>> result = position.result();
   if (result) result = checked_values<G>("result()", *result);
   return result;
+}
+// Returns the player to move, or 0 if to_move() returns no player in a position without moves.
+// Throws std::runtime_error if it does so in a position with moves.
+template <typename G>
+[[nodiscard]] uint8_t checked_player(const G& position, bool has_moves) {
+  const auto player = static_cast<int>(position.to_move());
+  if (player >= 0 && player < players<G>()) [[likely]]
+    return static_cast<uint8_t>(player);
+  if (has_moves) refuse_player(player, players<G>());
+  return 0;
 }
 // Throws std::runtime_error if a prior is not a finite number of 0 or more.
 template <typename Move>

@@ -526,20 +526,9 @@ class Node {
         size_(size),
         padded_(static_cast<uint16_t>((size + kGroup - 1) / kGroup * kGroup)),
         creator_(creator),
-        player_(player_of(state, size)) {}
+        player_(internal::is_chance(state) ? uint8_t{0}
+                                           : internal::checked_player(state, size != 0)) {}
 
-  // Throws std::runtime_error if a game with kPlayers returned no player for a node with moves.
-  [[nodiscard]] static uint8_t player_of(const G& state, uint16_t size) {
-    if (internal::is_chance(state)) return 0;
-    if constexpr (kTwoPlayers<G>) {
-      return static_cast<uint8_t>(state.to_move());
-    } else {
-      if (size == 0) return 0;
-      const int player = state.to_move();
-      if (player < 0 || player >= players<G>()) internal::refuse_player(player, players<G>());
-      return static_cast<uint8_t>(player);
-    }
-  }
   // Returns the verdict, or kOpen if it says nothing that the search uses.
   [[nodiscard]] static constexpr Verdict usable(Verdict verdict) {
     const bool used = kTwoPlayers<G> || verdict == Verdict::kWins || verdict == Verdict::kPruned;

@@ -1,5 +1,5 @@
-// Values and priors of a game that are out of range, or NaN, end the search with an error that
-// names the function and the number.
+// Values, priors and players of a game that are out of range, or NaN, end the search with an error
+// that names the function and the number.
 #include <cstdint>
 #include <limits>
 #include <optional>
@@ -22,7 +22,16 @@ using testing::local_host;
 constexpr float kNotANumber = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinite = std::numeric_limits<float>::infinity();
 
-enum class Function : uint8_t { kNone, kResult, kPlayout, kValue, kExpand, kRefine, kExpandCount };
+enum class Function : uint8_t {
+  kNone,
+  kResult,
+  kPlayout,
+  kValue,
+  kExpand,
+  kRefine,
+  kExpandCount,
+  kToMove
+};
 
 // A game of four plies with three moves each. From the second ply on, one of its functions returns
 // or writes a wrong number.
@@ -30,7 +39,9 @@ struct WrongGame {
   using Move = uint8_t;
   static constexpr int kMaxMoves = 3;
 
-  [[nodiscard]] int to_move() const { return played % 2; }
+  [[nodiscard]] int to_move() const {
+    return static_cast<int>(number(Function::kToMove, static_cast<float>(played % 2)));
+  }
   int moves(std::span<Move> out) const {
     for (size_t i = 0; i < kMaxMoves; ++i) out[i] = static_cast<Move>(i);
     return kMaxMoves;
@@ -100,6 +111,8 @@ TEST_P(OutOfRange, EndsTheSearchWithTheFunctionAndTheNumber) {
       {Function::kRefine, kInfinite, "the game's refine() wrote the prior inf"},
       {Function::kExpandCount, 4, "the game's expand() returned 4 moves: it may return 0 to "},
       {Function::kExpandCount, -1, "the game's expand() returned -1 moves"},
+      {Function::kToMove, 2, "the game's to_move() returned 2: return the player to move, 0 to 1"},
+      {Function::kToMove, -1, "the game's to_move() returned -1"},
   };
   for (const auto& one : cases) {
     SCOPED_TRACE(one.text);
@@ -121,6 +134,9 @@ TEST_P(OutOfRange, EndsThePapersSearch) {
     const auto host = local_host(GetParam());
     EXPECT_THAT(error_of<PaperSearch<WrongGame>>(*host, {function, kNotANumber}), HasSubstr(text));
   }
+  const auto host = local_host(GetParam());
+  EXPECT_THAT(error_of<PaperSearch<WrongGame>>(*host, {Function::kToMove, 2}),
+              HasSubstr("the game's to_move() returned 2"));
 }
 
 }  // namespace

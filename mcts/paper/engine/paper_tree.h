@@ -398,7 +398,7 @@ class PaperTree final : public CommandedSearch<PaperTree<G>> {
     node->parent = parent;
     node->parent_edge = edge;
     node->size = static_cast<uint16_t>(size);
-    node->player = static_cast<uint8_t>(position.to_move());
+    node->player = internal::checked_player(position, size != 0);
     node->terminal = result.has_value() || size == 0;
     node->value = result.value_or(0.5F);
     for (int i = size - 1; i > 0; --i) {

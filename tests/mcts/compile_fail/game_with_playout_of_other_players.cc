@@ -1,5 +1,6 @@
 // error: cariama: in a game with kPlayers the values of result() (std::optional), playout(),
-// Playouts::run() and value() are std::array<float, kPlayers>
+// Playouts::run() and value() are std::array<float, kPlayers>, and the ids that players own are
+// Owned<kAmafIds, kPlayers>
 #include <array>
 #include <optional>
 
