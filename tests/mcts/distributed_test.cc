@@ -32,6 +32,7 @@ using cariama::testing::soon;
 using example::ConnectFour;
 using testing::check_choice;
 using testing::check_conservation;
+using testing::check_kept_tree;
 using testing::check_nodes;
 using testing::PriorGame;
 using testing::process_of;
@@ -317,41 +318,8 @@ TEST_P(ByShape, NodesAreFreedEverywhere) {
   });
 }
 
-// advance() keeps the visits of the move's child, in whichever process the child is. The move has
-// more visits than its child: those that sampled its position. In one process a rollout creates the
-// child at once. Otherwise each process samples while another process creates the child or as long
-// as it does not know the child yet, up to SearchOptions::sample_limit() visits of the move. The
-// statistics count the samples for which a process had too many requests in flight.
 TEST_P(ByShape, TheTreeIsKept) {
-  run_job<ConnectFour>(GetParam(), [](Host& host) {
-    for (const Placement placement : {Placement::kRandom, Placement::kLocality}) {
-      Search<ConnectFour> search(host);
-      search.clear();
-      search.options().expand_visits = 1;
-      search.options().placement = placement;
-      uint64_t sampled =
-          host.size() == 1 ? 1 : host.size() * (uint64_t{search.options().sample_limit()} + 1);
-      ConnectFour game;
-      const auto run = [&](uint64_t iterations) {
-        auto result = search.run(game, {.iterations = iterations});
-        check_conservation(search, result);
-        for (const Statistics& process : result.processes) sampled += process.sampled_instead;
-        return result;
-      };
-      auto result = run(5000);
-      for (int i = 0; i < 6 && result.outcome == Outcome::kOpen; ++i) {
-        const uint64_t before = result.moves[0].visits;
-        game.play(result.moves[0].move);
-        search.advance(result.moves[0].move);
-        const auto first = run(1);
-        uint64_t visits = 0;
-        for (const auto& move : first.moves) visits += move.visits;
-        EXPECT_GE(visits + sampled, before + 1) << placement_name(placement) << " " << i;
-        EXPECT_LE(visits, before + 1) << placement_name(placement) << " " << i;
-        result = run(5000);
-      }
-    }
-  });
+  run_job<ConnectFour>(GetParam(), [](Host& host) { check_kept_tree(host, ConnectFour()); });
 }
 
 TEST(Distributed, StopsWhileOthersWork) {

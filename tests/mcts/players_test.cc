@@ -27,6 +27,7 @@
 #include "mcts/random.h"
 #include "mcts/search.h"
 #include "tests/mcts/testing/check.h"
+#include "tests/mcts/testing/check_players.h"
 #include "tests/mcts/testing/players_games.h"
 #include "tests/mcts/testing/search_job.h"
 
@@ -35,47 +36,16 @@ namespace {
 
 using testing::check_conservation;
 using testing::check_nodes;
+using testing::check_solution;
 using testing::DieForThree;
 using ::testing::HasSubstr;
 using testing::Heap;
 using testing::local_host;
+using testing::OwnedHeap;
 using testing::PayoffTree;
 using testing::run_search_job;
 using testing::Shape;
 using testing::solve_for_all;
-
-// Checks a search against exhaustive search: the best move is that of the solution, its value that
-// for the player to move, and the values of the root those for all players. The search continues
-// until it has the values, or has run as often as suffices by far: a process without a core delays
-// the values of some moves. Returns the best move.
-template <typename G>
-typename G::Move check_solution(Search<G>& search, const G& game) {
-  constexpr int kMostRuns = 20;
-  constexpr double kTolerance = 0.08;
-  const auto solution = solve_for_all(game);
-  const auto mover = static_cast<size_t>(game.to_move());
-  auto result = search.run(game, {.iterations = 20'000});
-  const auto deviation = [&] {
-    G next = game;
-    next.play(result.moves[0].move);
-    double most = std::abs(solve_for_all(next)[mover] - solution[mover]);
-    most = std::max(most, std::abs(result.moves[0].value - solution[mover]));
-    for (size_t i = 0; i < solution.size(); ++i) {
-      most = std::max(most, std::abs(result.values.at(i) - solution[i]));
-    }
-    return most;
-  };
-  for (int run = 1; run < kMostRuns && deviation() > kTolerance; ++run) {
-    result = search.run(game, {.iterations = 20'000});
-  }
-  EXPECT_LE(deviation(), kTolerance);
-  EXPECT_EQ(result.iterations, 20'000u);
-  EXPECT_EQ(result.outcome, Outcome::kOpen);
-  EXPECT_EQ(result.player, game.to_move());
-  EXPECT_EQ(result.values.size(), solution.size());
-  check_conservation(search, result);
-  return result.moves[0].move;
-}
 
 class MaxnByThreads : public ::testing::TestWithParam<uint32_t> {};
 INSTANTIATE_TEST_SUITE_P(Threads, MaxnByThreads, ::testing::Values(1, 2, 4));
@@ -251,6 +221,34 @@ TEST_P(MaxnByShape, ThreePlayersChooseTheMovesOfTheSolution) {
       [](Host& host) { check_nodes(host.local<LocalTree<PayoffTree<3>>>()); });
 }
 
+TEST_P(MaxnByShape, ChanceHasItsExpectedValueForEachPlayer) {
+  run_search_job(
+      GetParam(),
+      [](Host& host) {
+        const DieForThree first = clear_dice(1)[0];
+        for (const Placement placement : {Placement::kLocality, Placement::kRandom}) {
+          // Without copies, all rollouts at nodes of other processes are jobs.
+          for (const uint32_t copy_visits : {16U, 1U << 30}) {
+            Search<DieForThree> search(host);
+            search.options().selection.exploration = 0.35F;
+            search.options().placement = placement;
+            search.options().copy_visits = copy_visits;
+            search.options().spread_expansions = 1;
+            search.options().expand_visits = 2;
+            DieForThree game = first;
+            const auto move = check_solution(search, game);
+            for (const uint8_t next : {move, DieForThree::Move{2}}) {  // the third face of the die
+              game.play(next);
+              search.advance(next);
+            }
+            ASSERT_TRUE(search.position() == game);
+            check_solution(search, game);
+          }
+        }
+      },
+      [](Host& host) { check_nodes(host.local<LocalTree<DieForThree>>()); });
+}
+
 // A proof at a node of another process, which the verdicts of its parent do not contain, neither
 // ends the search nor keeps it from its end.
 TEST_P(MaxnByShape, Proofs) {
@@ -294,13 +292,6 @@ TEST(Maxn, OutcomesOfResults) {
   EXPECT_EQ(outcome_of(std::array{0.5F, 0.5F, 0.5F}), Outcome::kOpen);
 }
 
-struct OwnedHeap : Heap {
-  static constexpr int kAmafIds = 2;
-  static int amaf_id(Move move) { return move - 1; }
-  Values playout(Random& random, Owned<kAmafIds, kPlayers>&) const { return Heap::playout(random); }
-};
-static_assert(Game<OwnedHeap>);
-
 TEST(Maxn, AmafCountsTheMovesAndTheValueOfThePlayer) {
   ArenaBudget budget(uint64_t{1} << 20);
   Arena arena(budget);
@@ -325,7 +316,7 @@ TEST(Maxn, AmafCountsTheMovesAndTheValueOfThePlayer) {
   node->destroy(arena);
 }
 
-// Its expand() writes verdicts, and its to_move() may be wrong.
+// Its expand() writes verdicts.
 struct HeapWithVerdicts : Heap {
   int expand(std::span<Candidate<Move>> out) const {
     out[0] = {1, 0, Verdict::kLoses};
@@ -369,6 +360,26 @@ TEST(Maxn, ANumberOfNoPlayerIsRefused) {
     }
     EXPECT_THAT(error, HasSubstr("the game's to_move() returned " + std::to_string(player)));
   }
+}
+
+// The fifth player has the number of no player.
+struct HeapWithWrongTurn : Heap {
+  [[nodiscard]] int to_move() const { return player == 4 ? kPlayers : player; }
+};
+
+TEST_P(MaxnByThreads, ANumberOfNoPlayerEndsTheSearch) {
+  const auto host = local_host(GetParam());
+  Search<HeapWithWrongTurn> search(*host);
+  HeapWithWrongTurn game;
+  game.stones = 20;
+  std::string error;
+  try {
+    static_cast<void>(search.run(game, {.iterations = 5000}));
+  } catch (const std::runtime_error& refused) {
+    error = refused.what();
+  }
+  EXPECT_THAT(error,
+              HasSubstr("the game's to_move() returned 5: return the player to move, 0 to 4"));
 }
 
 TEST(Maxn, AMessageWithANumberOutOfRangeForAnyPlayerIsRejected) {

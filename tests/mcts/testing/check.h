@@ -82,6 +82,44 @@ void check_conservation(Search<G>& search, const typename Search<G>::Result& res
   check_nodes(process_of(search).tree(), lossless);
 }
 
+// Checks that advance() keeps the visits of the move's child, in whichever process the child is,
+// for six moves from a position. The move has more visits than its child: those that sampled its
+// position. In one process a rollout creates the child at once. Otherwise each process samples
+// while another process creates the child or as long as it does not know the child yet, up to
+// SearchOptions::sample_limit() visits of the move. The statistics count the samples for which a
+// process had too many requests in flight.
+template <Game G>
+void check_kept_tree(Host& host, const G& first) {
+  for (const Placement placement : {Placement::kRandom, Placement::kLocality}) {
+    Search<G> search(host);
+    search.clear();
+    search.options().expand_visits = 1;
+    search.options().placement = placement;
+    uint64_t sampled =
+        host.size() == 1 ? 1 : host.size() * (uint64_t{search.options().sample_limit()} + 1);
+    G game = first;
+    const auto run = [&](uint64_t iterations) {
+      auto result = search.run(game, {.iterations = iterations});
+      check_conservation(search, result);
+      for (const Statistics& process : result.processes) sampled += process.sampled_instead;
+      return result;
+    };
+    auto result = run(5000);
+    for (int i = 0; i < 6 && result.outcome == Outcome::kOpen; ++i) {
+      const uint64_t before = result.moves[0].visits;
+      game.play(result.moves[0].move);
+      if (game.result()) break;
+      search.advance(result.moves[0].move);
+      const auto next = run(1);
+      uint64_t visits = 0;
+      for (const auto& move : next.moves) visits += move.visits;
+      EXPECT_GE(visits + sampled, before + 1) << placement_name(placement) << " " << i;
+      EXPECT_LE(visits, before + 1) << placement_name(placement) << " " << i;
+      result = run(5000);
+    }
+  }
+}
+
 // Returns the lowest expected value p from which the mean of `visits` values 0 and 1 deviates by at
 // most z deviations: the root of (mean - p)^2 = z^2 p (1 - p) / visits, by bisection.
 inline double wilson_bound(double mean, double visits, double z) {

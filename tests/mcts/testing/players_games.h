@@ -15,7 +15,8 @@
 namespace cariama::mcts::testing {
 
 // Returns the value of a position for each player, if each one chooses the move that is best for
-// this player (max^n), by exhaustive search. Requires: no player has two best moves.
+// this player (max^n), by exhaustive search. Requires: moves that are equally good for the player
+// that makes them have the same values for all players.
 template <typename G>
 std::array<double, size_t{G::kPlayers}> solve_for_all(const G& position) {
   std::array<double, size_t{G::kPlayers}> solved{};
@@ -154,6 +155,14 @@ struct Heap {
   int player = 0;
 };
 static_assert(Game<Heap>);
+
+// With AMAF ids. Its playouts own none.
+struct OwnedHeap : Heap {
+  static constexpr int kAmafIds = 2;
+  static int amaf_id(Move move) { return move - 1; }
+  Values playout(Random& random, Owned<kAmafIds, kPlayers>&) const { return Heap::playout(random); }
+};
+static_assert(Game<OwnedHeap>);
 
 // Three players: one chooses one of three moves, a die with three faces is thrown, and another one
 // chooses one of two moves. There are no playouts: value() is the solution.
