@@ -1,5 +1,6 @@
 // A node of a search tree and a copy of it, which get the messages that a misbehaving peer sends:
-// contents, counts, names, offers and playouts, in any order.
+// contents, counts, names, offers, playouts and answers, in any order. The game has two players,
+// five, or one.
 //
 // A message that is malformed changes nothing. After each other one, select_move() returns a move
 // of the node or none, children exist in the job, and a name finds the object that got it, or none.
@@ -22,13 +23,14 @@
 #include "mcts/engine/selection.h"
 #include "mcts/engine/slot_table.h"
 #include "mcts/options.h"
+#include "mcts/values.h"
 #include "tests/fuzz/fuzz_input.h"
+#include "tests/mcts/testing/players_games.h"
 #include "tests/mcts/testing/tic_tac_toe.h"
 
 namespace cariama::mcts {
 namespace {
 
-using Game = testing::TicTacToe;
 constexpr uint32_t kProcesses = 5;
 
 // Returns the bytes of records or counts: those of the input, or valid ones of which the input
@@ -50,13 +52,19 @@ std::vector<std::byte> take_elements(FuzzInput& input, const std::vector<Element
   return bytes;
 }
 
-void check(const Node<Game>& node) {
+template <typename G>
+void check(const Node<G>& node) {
   for (int i = 0; i < node.size(); ++i) {
     require(std::isfinite(node.prior(i)));
-    require(node.verdict(i) <= Verdict::kPruned);
+    const Verdict verdict = node.verdict(i);
+    require(verdict <= Verdict::kPruned);
+    require(kTwoPlayers<G> || (verdict != Verdict::kLoses && verdict != Verdict::kDraws));
     const auto child = node.child(i);
     require(!child.is_remote() || is_possible(child.remote(), kProcesses));
   }
+  // Behind the named outcomes: the wins of the players from 2 on.
+  constexpr auto kLast = kTwoPlayers<G> ? Outcome::kDraw : win_of(players<G>() - 1);
+  require(node.outcome() <= std::max(kLast, Outcome::kDraw));
   const int move = select_move(node, SelectionOptions{});
   require(move >= -1 && move < node.size());
 }
@@ -87,34 +95,35 @@ void use_names(FuzzInput& input) {
 
 // ---- Nodes --------------------------------------------------------------------------------------
 
-void use_nodes(FuzzInput& input) {
+template <typename G>
+void use_nodes(FuzzInput& input, const G& position) {
   ArenaBudget budget(uint64_t{1} << 20);
   Arena arena(budget);
   Random random(1);
-  Node<Game>* const node = Node<Game>::create(Game(), arena, 0, random, false);
+  Node<G>* const node = Node<G>::create(position, arena, 0, random, false);
   require(node != nullptr);
   const auto contents = [node] {
-    std::vector<MoveRecord<Game>> records;
+    std::vector<MoveRecord<G>> records;
     for (int i = 0; i < node->size(); ++i) records.push_back(node->record(i));
     return records;
   };
-  Node<Game>* copy = nullptr;
-  Offers<Game> offers;
-  std::vector<Sample<Game>> samples;
+  Node<G>* copy = nullptr;
+  Offers<G> offers;
+  std::vector<Sample<G>> samples;
   CountExchange exchange;
   while (!input.empty()) {
-    switch (input.take<uint8_t>() % 5) {
+    switch (input.take<uint8_t>() % 6) {
       case 0: {  // CopyExchange::on_copy(), on_merge()
         const std::vector<std::byte> bytes = take_elements(input, contents());
-        const auto records = decode_move_records<Game>(bytes.data(), bytes.size(), kProcesses);
+        const auto records = decode_move_records<G>(bytes.data(), bytes.size(), kProcesses);
         if (!records) break;
         std::vector<MoveCounts> counts;
-        for (const MoveRecord<Game>& record : *records) {
+        for (const MoveRecord<G>& record : *records) {
           counts.push_back({record.visits, record.verdict, 0, record.amaf_visits, record.amaf_value,
                             record.value});
         }
         if (copy == nullptr) {
-          copy = Node<Game>::create(Game(), std::span<const MoveRecord<Game>>(*records), arena, 0);
+          copy = Node<G>::create(position, std::span<const MoveRecord<G>>(*records), arena, 0);
           require(copy != nullptr);
           exchange.set_common(std::move(counts));
         } else if (counts.size() == exchange.common().size()) {
@@ -122,8 +131,8 @@ void use_nodes(FuzzInput& input) {
             const MoveCounts& now = counts[static_cast<size_t>(i)];
             exchange.merge(*copy, i, now);
             require(exchange.common()[static_cast<size_t>(i)].visits == now.visits);
-            const MoveRecord<Game>& record = (*records)[static_cast<size_t>(i)];
-            if (record.has_child) copy->set_child(i, Node<Game>::Ref(record.child));
+            const MoveRecord<G>& record = (*records)[static_cast<size_t>(i)];
+            if (record.has_child) copy->set_child(i, typename Node<G>::Ref(record.child));
           }
           copy->resolve();
         }
@@ -140,13 +149,13 @@ void use_nodes(FuzzInput& input) {
         break;
       }
       case 2: {  // CopyExchange::on_offered(), answer_offer(), end_creation()
-        Offers<Game>::Offer offer;
+        typename Offers<G>::Offer offer;
         offer.move = input.take<uint16_t>();
         offer.name = input.take<RemoteNode>();
         if (!is_possible(offer.name, kProcesses) || offer.move >= node->size()) break;
         const bool creates = input.take<uint8_t>() % 2 == 1 && node->claim_child(offer.move);
         if (node->child(offer.move).none()) {
-          require(node->publish_child(offer.move, Node<Game>::Ref(offer.name)));
+          require(node->publish_child(offer.move, typename Node<G>::Ref(offer.name)));
         }
         require(offers.defer(*node, offer) == node->child(offer.move).is_creating());
         if (creates) node->set_child(offer.move, {});
@@ -158,15 +167,34 @@ void use_nodes(FuzzInput& input) {
         if (move < node->size()) node->drop_child(move, input.take<RemoteNode>());
         break;
       }
-      default: {  // Worker::on_answer()
-        std::vector<Sample<Game>> valid(input.take<uint8_t>() % 4);
+      case 4: {  // Worker::on_answer(): playouts
+        std::vector<Sample<G>> valid(input.take<uint8_t>() % 4);
         const std::vector<std::byte> bytes = take_elements(input, valid);
-        require(decode_samples<Game>(bytes.data(), bytes.size(), samples) || samples.empty());
-        require(samples.size() * sizeof(Sample<Game>) <= bytes.size());
-        for (const Sample<Game>& sample : samples) {
-          require(sample.value >= 0 && sample.value <= 1);
+        require(decode_samples<G>(bytes.data(), bytes.size(), samples) || samples.empty());
+        require(samples.size() * sizeof(Sample<G>) <= bytes.size());
+        for (const Sample<G>& sample : samples) {
+          for (const float one : internal::numbers_of(sample.value)) require(one >= 0 && one <= 1);
           node->count_amaf(sample);
         }
+        break;
+      }
+      default: {  // Worker::on_answer(): sums and outcome
+        JobAnswer<G> answer;
+        const int move = input.take<uint8_t>() % node->size();
+        answer.completed = input.take<uint8_t>();
+        answer.outcome = static_cast<Outcome>(input.take<uint8_t>() % 4);
+        if (answer.outcome != Outcome::kOpen && !kTwoPlayers<G>) {
+          answer.outcome = win_of(input.take<uint8_t>() % players<G>());
+        }
+        for (double& one : internal::numbers_of(answer.value)) one = input.take<double>();
+        if (!answer.is_possible(kProcesses)) break;
+        for (const double one : internal::numbers_of(answer.value)) require(std::isfinite(one));
+        node->leave(move, answer.completed, answer.value);
+        if (answer.outcome != Outcome::kOpen) node->prove(move, answer.outcome);
+        const Outcome known = node->resolve();
+        // With other than two players only the player to move has proofs, or all moves are pruned.
+        require(kTwoPlayers<G> || known == Outcome::kOpen || known == Outcome::kDraw ||
+                known == win_of(node->player()));
         break;
       }
     }
@@ -177,15 +205,27 @@ void use_nodes(FuzzInput& input) {
   node->destroy(arena);
 }
 
+void use(FuzzInput& input) {
+  const auto choice = input.take<uint8_t>();
+  testing::OwnedHeap heap;
+  heap.stones = 9;
+  heap.player = 3;
+  if (choice % 4 == 0) {
+    use_names(input);
+  } else if (choice / 4 % 3 == 0) {
+    use_nodes(input, testing::TicTacToe());
+  } else if (choice / 4 % 3 == 1) {
+    use_nodes(input, heap);
+  } else {
+    use_nodes(input, testing::PayoffTree<1>(3));
+  }
+}
+
 }  // namespace
 }  // namespace cariama::mcts
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   cariama::FuzzInput input(data, size);
-  if (input.take<uint8_t>() % 4 == 0) {
-    cariama::mcts::use_names(input);
-  } else {
-    cariama::mcts::use_nodes(input);
-  }
+  cariama::mcts::use(input);
   return 0;
 }
