@@ -26,6 +26,7 @@
 //   RemoteDoorbell::ring(): exchange,     WRITE, then READ, on one queue pair (remote_doorbell.h)
 //     then load (both seq_cst)
 //   a completion: the device              CompletionQueue::arm(), then poll()
+//   ReceiverDoorbells::wake(): take()     arm() of `doorbell`, then arm() of `receives`
 //   Synchronizer::decrease()              one read-modify-write of one word is both steps
 //
 // Back ends. A Doorbell is a futex, of one process or in memory that processes of a host share; the
@@ -173,6 +174,25 @@ class BasicSleeperSet {
   typename On::template Atomic<uint64_t> word_{0};
 };
 
+// The code of ReceiverDoorbells.
+template <typename On>
+struct BasicReceiverDoorbells {
+  // Called by the sender, after the message has arrived. Returns true if it has woken the thread,
+  // which then polls. Otherwise the sender causes an event for the thread that polls meanwhile.
+  [[nodiscard]] bool wake() {
+    if (!receives.take()) return false;
+    // If `doorbell` is disarmed, its word has changed since the thread armed it: the thread is
+    // awake, or the ringer that disarmed it is waking it.
+    static_cast<void>(doorbell.ring());
+    return true;
+  }
+
+  BasicDoorbell<On> doorbell;  // the thread sleeps on it, and all other events ring it
+  // Armed by the thread after `doorbell`, and taken by the thread when it is awake. If it was taken
+  // before, a sender has relied on the thread, and the thread polls afterwards.
+  BasicDoorbell<On> receives;
+};
+
 // The code of RemoteDoorbell.
 template <typename On>
 class BasicRemoteDoorbell {
@@ -207,6 +227,12 @@ static_assert(sizeof(Doorbell) == 4 && std::atomic<uint32_t>::is_always_lock_fre
 // ringer's memory, which the sleepers map. Each sleeper also has a Doorbell, on which it sleeps.
 // Zero-initialised memory is valid. Thread-safe.
 using SleeperSet = internal::BasicSleeperSet<internal::Machine>;
+
+// The doorbells of a thread for which another thread polls while it sleeps. A sender that maps them
+// wakes the thread itself, and then the thread polls for the message: kWakesReceiver in
+// queue_pair.h. Zero-initialised memory is valid. Any number of senders; one sleeper.
+struct ReceiverDoorbells : internal::BasicReceiverDoorbells<internal::Machine> {};
+static_assert(sizeof(ReceiverDoorbells) == 8);
 
 // A doorbell for a sleeper on another host that polls memory for plain WRITEs, which raise no
 // event. The doorbell lies in registered memory of the ringer that permits remote read and remote

@@ -60,6 +60,13 @@ inline constexpr uint8_t kInline = 2;
 inline constexpr uint8_t kFence = 4;
 // kSolicited: wake a receiver that armed its queue for solicited events.
 inline constexpr uint8_t kSolicited = 8;
+// kWakesReceiver, of a SEND: `operand` is the address of ReceiverDoorbells (doorbell.h) in memory
+// of the receiver that direct_access() has mapped. When the message has arrived, the sender wakes
+// the thread that has armed them. Then the receiver gets no event for this message, and the thread
+// must poll the completion queue. If no thread has armed them, the receiver gets the event that it
+// has requested. The doorbells must stay mapped until the SEND has completed. A transport whose
+// direct_access() returns nullptr ignores the flag.
+inline constexpr uint8_t kWakesReceiver = 16;
 
 // A piece of local memory. `length` may be 0. With kInline the key is ignored.
 struct Segment {
@@ -81,8 +88,9 @@ struct WorkRequest {
   const Segment* segments = nullptr;
   uint64_t remote_address = 0;  // WRITE, READ, atomics
   RemoteKey remote_key{};
-  uint64_t operand = 0;  // FETCH_ADD: the addend; COMPARE_SWAP: the expected value
-  uint64_t swap = 0;     // COMPARE_SWAP: the new value
+  // FETCH_ADD: the addend; COMPARE_SWAP: the expected value; SEND: see kWakesReceiver
+  uint64_t operand = 0;
+  uint64_t swap = 0;  // COMPARE_SWAP: the new value
 };
 static_assert(sizeof(WorkRequest) == 56);
 

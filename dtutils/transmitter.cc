@@ -425,7 +425,8 @@ void Transmitter::note_use(const Piece& piece, bool written_through) {
 
 absl::Status Transmitter::transfer_pieces(Opcode opcode, std::span<const Piece> pieces,
                                           const RemoteMemoryLocator& remote, uint32_t immediate,
-                                          TransmitQueue::Ending ending) {
+                                          TransmitQueue::Ending ending,
+                                          ReceiverDoorbells* receiver) {
   const bool sends = opcode == Opcode::kSend || opcode == Opcode::kSendImmediate;
   uint64_t total = 0;
   for (const Piece& piece : pieces) {
@@ -488,6 +489,10 @@ absl::Status Transmitter::transfer_pieces(Opcode opcode, std::span<const Piece> 
     request.remote_address = remote.address + sent;
     request.remote_key = remote.key;
     request.immediate = immediate;
+    if (receiver != nullptr) {
+      request.flags |= kWakesReceiver;
+      request.operand = reinterpret_cast<uint64_t>(receiver);
+    }
     const FullQueue full_queue = sent == 0 ? full_queue_ : FullQueue::kWait;
     if (absl::Status status =
             post_accounted(request, last ? ending : TransmitQueue::Ending(), false, full_queue);
@@ -566,6 +571,12 @@ absl::Status Transmitter::send(RDMAMemory& local, uint64_t offset, uint64_t byte
                                Synchronizer* done) {
   const Piece piece{&local, offset, bytes};
   return transfer_pieces(Opcode::kSend, std::span(&piece, 1), {}, 0, done);
+}
+
+absl::Status Transmitter::send(RDMAMemory& local, uint64_t offset, uint64_t bytes,
+                               ReceiverDoorbells& receiver) {
+  const Piece piece{&local, offset, bytes};
+  return transfer_pieces(Opcode::kSend, std::span(&piece, 1), {}, 0, {}, &receiver);
 }
 
 absl::Status Transmitter::write_pieces(std::span<const Piece> pieces,

@@ -41,6 +41,7 @@
 #include "absl/status/statusor.h"
 #include "dtutils/completion.h"
 #include "dtutils/device.h"
+#include "dtutils/doorbell.h"
 #include "dtutils/export.h"
 #include "dtutils/memory.h"
 #include "dtutils/queue_pair.h"
@@ -312,6 +313,9 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
   // SEND of local[offset, offset + bytes) to a receive that the peer posted.
   [[nodiscard]] absl::Status send(RDMAMemory& local, uint64_t offset, uint64_t bytes,
                                   Synchronizer* done = nullptr);
+  // The same with kWakesReceiver (queue_pair.h): wakes the thread that has armed `receiver`.
+  [[nodiscard]] absl::Status send(RDMAMemory& local, uint64_t offset, uint64_t bytes,
+                                  ReceiverDoorbells& receiver);
 
   // Adds `addend` to the 8-byte word at the start of `remote`; the old value is stored to
   // local[offset, offset + 8).
@@ -435,7 +439,8 @@ class CARIAMA_DTUTILS_EXPORT Transmitter {
 
   [[nodiscard]] absl::Status transfer_pieces(Opcode opcode, std::span<const Piece> pieces,
                                              const RemoteMemoryLocator& remote, uint32_t immediate,
-                                             TransmitQueue::Ending ending);
+                                             TransmitQueue::Ending ending,
+                                             ReceiverDoorbells* receiver = nullptr);
   [[nodiscard]] absl::Status transfer_user(Opcode opcode, std::byte* address, size_t bytes,
                                            const RemoteMemoryLocator& remote, Synchronizer& done);
   [[nodiscard]] absl::Status transfer_lent(Opcode opcode, std::byte* address, size_t bytes,

@@ -307,6 +307,7 @@ PostResult FaultQueuePair::post_piece(const Operation& operation, const Piece& p
   request.id = next_;
   request.flags |= kSignaled;
   if (!first) request.flags &= static_cast<uint8_t>(~kFence);
+  request.flags &= static_cast<uint8_t>(~kWakesReceiver);  // see direct_access()
   std::vector<Segment> segments;
   if ((request.flags & kInline) != 0) {
     // Inline data is only read. The cast is needed because Segment also describes the targets of

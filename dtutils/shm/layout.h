@@ -284,8 +284,10 @@ struct SharedCompletionQueue {
     if (armed.exchange(kDisarmed) != kDisarmed && wake != nullptr) wake->signal();
   }
 
+  // Makes the completions of the queue pair with this bit visible.
+  void mark_ready(uint32_t bit) { ready[bit / 64].fetch_or(uint64_t{1} << (bit % 64)); }
   void announce(uint32_t bit, SharedChannel* wake, bool solicited) {
-    ready[bit / 64].fetch_or(uint64_t{1} << (bit % 64));
+    mark_ready(bit);
     fire(wake, solicited);
   }
 };

@@ -4,11 +4,23 @@
 #include <new>
 #include <utility>
 
+#include "dtutils/doorbell.h"
 #include "dtutils/internal/validate.h"
 #include "dtutils/shm/copy.h"
 #include "dtutils/shm/queue_pair.h"
 
 namespace cariama::shm {
+namespace {
+
+// Wakes the thread that a message names. Returns false if the receiver is to get an event instead.
+// Requires: the message is visible.
+[[nodiscard]] bool wakes_receiver(const WorkRequest& request) {
+  const bool sends = request.opcode == Opcode::kSend || request.opcode == Opcode::kSendImmediate;
+  return sends && (request.flags & kWakesReceiver) != 0 &&
+         reinterpret_cast<ReceiverDoorbells*>(request.operand)->wake();
+}
+
+}  // namespace
 
 PostResult ShmQueuePair::post_slow(std::span<const WorkRequest> requests, uint32_t first) {
   std::lock_guard lock(mutex_);
@@ -173,8 +185,10 @@ void ShmQueuePair::publish_receive(uint32_t slot, CompletionStatus status,
                                         : CompletionKind::kReceive);
   entry.has_immediate = internal::has_immediate(request.opcode) ? 1 : 0;
   entry.sequence.store(++produced_, std::memory_order_release);
-  const bool solicited = (request.flags & kSolicited) != 0 || status != CompletionStatus::kSuccess;
-  remote_.completions->announce(remote_.ready_bit, remote_.channel, solicited);
+  const bool failed = status != CompletionStatus::kSuccess;
+  remote_.completions->mark_ready(remote_.ready_bit);
+  if (!failed && wakes_receiver(request)) return;
+  remote_.completions->fire(remote_.channel, failed || (request.flags & kSolicited) != 0);
 }
 
 // Reports an executed operation. Requires: its completion was reserved if it is signaled.

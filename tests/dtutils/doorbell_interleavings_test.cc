@@ -39,6 +39,9 @@ enum class Mistake {
   kWakeBeforeDisarm,    // ring() wakes before it changes the word
   kRingKeepsSequence,   // ring() clears the mark, and does not count the ring
   kGroupBeforeOwn,      // the sleeper arms the doorbell of the group before its own one
+  kReceivesBeforeOwn,   // the receiver arms `receives` before its own doorbell
+  kNoPollAfterWake,     // the receiver does not poll although a sender has taken `receives`
+  kPollBeforeTake,      // the receiver polls before it takes `receives`, and not afterwards
   kReadBeforeWrite,     // remote: the READ is executed before the WRITE
   kPublishByStore,      // remote: the count is published by a plain store
   kEventBeforeDisarm,   // remote: the event is sent before the doorbell is disarmed
@@ -430,6 +433,122 @@ INSTANTIATE_TEST_SUITE_P(Kinds, DoorbellInterleavings,
                          ::testing::Values(Kind::kPlain, Kind::kUnfenced, Kind::kGroup,
                                            Kind::kShared, Kind::kRelay, Kind::kSet),
                          name_of);
+
+// ---- Doorbells of a receiver --------------------------------------------------------------------
+
+// A receiver, the service thread that polls while the receiver sleeps, and a sender, which wakes
+// one of the two. Constructed in the same order in each step; all cells are in use.
+struct Direct {
+  internal::BasicReceiverDoorbells<Model> receiver;
+  ModelDoorbell skipped;             // Ports: armed by the service thread if its poll was skipped
+  ModelAtomic<uint64_t> arrived{0};  // number of messages in the completion queue
+  ModelAtomic<uint64_t> inbox{0};    // number of messages that were delivered to the receiver
+  ModelAtomic<uint64_t> armed{0};    // the completion queue is armed
+  ModelAtomic<uint64_t> events{0};   // of the channel on which the service thread sleeps
+  ModelAtomic<uint64_t> polling{0};
+};
+
+void signal(const Direct& shared) {
+  const size_t cell = shared.events.cell();
+  modify(cell, [](uint64_t events) { return events + 1; });
+  step.ordered([&](State& all) {
+    wake_all(all, cell);
+    return uint64_t{0};
+  });
+}
+
+enum class Polled { kNothing, kMessages, kSkipped };
+Polled poll(Direct& shared) {
+  if (modify(shared.polling.cell(), [](uint64_t) { return uint64_t{1}; }) != 0) {
+    return Polled::kSkipped;
+  }
+  const uint64_t arrived = load(shared.arrived.cell());
+  const bool came = load(shared.inbox.cell()) != arrived;
+  if (came) {
+    modify(shared.inbox.cell(), [&](uint64_t) { return arrived; });
+    shared.receiver.doorbell.ring();
+  }
+  store(shared.polling.cell(), 0);
+  if (shared.skipped.take()) signal(shared);
+  return came ? Polled::kMessages : Polled::kNothing;
+}
+
+// Workers::WaitSleeper and Ports::receive_once().
+Actions receiver(uint64_t messages) {
+  return [=](uint32_t) {
+    Direct shared;
+    internal::BasicReceiverDoorbells<Model>& bells = shared.receiver;
+    const auto receive = [&] {
+      if (poll(shared) == Polled::kSkipped) signal(shared);
+    };
+    const bool early = step.mistake == Mistake::kReceivesBeforeOwn;
+    if (early) static_cast<void>(bells.receives.arm());
+    const uint32_t expected = bells.doorbell.arm();
+    if (load(shared.inbox.cell()) != messages) {
+      if (!early) static_cast<void>(bells.receives.arm());
+      bells.doorbell.wait(expected, kForever);
+      if (step.mistake == Mistake::kPollBeforeTake) receive();
+      const bool must_receive = !bells.receives.take();
+      if (must_receive && step.mistake != Mistake::kNoPollAfterWake &&
+          step.mistake != Mistake::kPollBeforeTake) {
+        receive();
+      }
+      return Then::kAgain;
+    }
+    signal(shared);  // ends the service thread
+    return Then::kEnd;
+  };
+}
+
+// Ports::serve() and PortSleeper.
+Actions service_thread(uint64_t messages) {
+  return [=](uint32_t) {
+    Direct shared;
+    const uint64_t expected = load(shared.events.cell());
+    modify(shared.armed.cell(), [](uint64_t) { return uint64_t{1}; });
+    const Polled polled = poll(shared);
+    if (load(shared.inbox.cell()) == messages) return Then::kEnd;
+    if (polled == Polled::kMessages) return Then::kAgain;
+    if (polled == Polled::kSkipped) {
+      static_cast<void>(shared.skipped.arm());
+      if (load(shared.polling.cell()) == 0) return Then::kAgain;
+    }
+    Model::wait(shared.events.cell(), expected);
+    return Then::kAgain;
+  };
+}
+
+// ShmQueuePair::publish_receive().
+Actions sender(uint64_t messages) {
+  return [=](uint32_t number) {
+    Direct shared;
+    modify(shared.arrived.cell(), [&](uint64_t) { return uint64_t{number} + 1; });
+    if (!shared.receiver.wake() && load(shared.armed.cell()) != 0 &&
+        modify(shared.armed.cell(), [](uint64_t) { return uint64_t{0}; }) != 0) {
+      signal(shared);
+    }
+    return number + 1 == messages ? Then::kEnd : Then::kNext;
+  };
+}
+
+Program direct(uint64_t messages) {
+  return {{receiver(messages), service_thread(messages)}, {sender(messages)}};
+}
+
+TEST(ReceiverDoorbellInterleavings, NoExecutionLosesAWakeUp) {
+  for (const uint64_t messages : {uint64_t{1}, uint64_t{2}}) {
+    const Exploration result = Explorer(direct(messages), Mistake::kNone).run();
+    EXPECT_FALSE(result.lost) << messages;
+    EXPECT_GT(result.states, 100u);
+  }
+}
+
+TEST(ReceiverDoorbellInterleavings, EachStepIsNecessary) {
+  for (const Mistake mistake :
+       {Mistake::kReceivesBeforeOwn, Mistake::kNoPollAfterWake, Mistake::kPollBeforeTake}) {
+    EXPECT_TRUE(Explorer(direct(2), mistake).run().lost) << static_cast<int>(mistake);
+  }
+}
 
 // ---- Remote doorbells ---------------------------------------------------------------------------
 

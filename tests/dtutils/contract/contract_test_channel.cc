@@ -3,9 +3,11 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <new>
 #include <thread>
 #include <vector>
 
+#include "dtutils/doorbell.h"
 #include "gtest/gtest.h"
 #include "tests/dtutils/contract/harness.h"
 
@@ -95,6 +97,56 @@ TEST_P(ChannelContract, SendCompletionsWakeToo) {
     EXPECT_TRUE(succeeded(take_one(*link.near.sends), round, CompletionKind::kWrite));
   }
   EXPECT_TRUE(holds(to, 0, pattern(1, 1 << 20)));
+}
+
+// Every second message finds the doorbells armed. A transport that maps no memory of the receiver
+// ignores them.
+TEST_P(ChannelContract, ASendWakesTheThreadThatItNamesOrTheChannel) {
+  Link link = make_sleeping_link();
+  Buffer place(*far_domain_, sizeof(ReceiverDoorbells));
+  auto* const doorbells = new (place.data()) ReceiverDoorbells;
+  std::byte* const mapped = link.near->direct_access(place.locator());
+  const Segments none;
+  for (uint64_t round = 0; round < 10; ++round) {
+    post_receive(link.far, round);
+    ASSERT_TRUE(link.far.receives->arm().ok());
+    const bool armed = round % 2 == 0;
+    if (armed) {
+      static_cast<void>(doorbells->doorbell.arm());
+      static_cast<void>(doorbells->receives.arm());
+    }
+    WorkRequest request = to_peer(Opcode::kSend, round, none, kSignaled | kWakesReceiver);
+    request.operand = reinterpret_cast<uint64_t>(mapped);
+    post(link.near, request);
+    EXPECT_TRUE(succeeded(take_one(*link.near.sends), round, CompletionKind::kSend));
+    if (mapped != nullptr && armed) {
+      EXPECT_FALSE(doorbells->receives.is_armed());
+      EXPECT_FALSE(doorbells->doorbell.is_armed());
+      EXPECT_FALSE(far_channel_->wait(milliseconds(10)));
+    } else {
+      EXPECT_TRUE(wait_patiently(*far_channel_));
+    }
+    EXPECT_TRUE(succeeded(take_one(*link.far.receives), round, CompletionKind::kReceive));
+  }
+}
+
+// A message that fails at the receiver is an event also if its doorbells are armed.
+TEST_P(ChannelContract, ASendThatFailsWakesTheChannel) {
+  Link link = make_sleeping_link();
+  Buffer place(*far_domain_, sizeof(ReceiverDoorbells));
+  auto* const doorbells = new (place.data()) ReceiverDoorbells;
+  static_cast<void>(doorbells->doorbell.arm());
+  static_cast<void>(doorbells->receives.arm());
+  Buffer from(*near_domain_, 64);
+  const Segments source = {from.segment()};
+  post_receive(link.far, 1);
+  ASSERT_TRUE(link.far.receives->arm().ok());
+  WorkRequest request = to_peer(Opcode::kSend, 2, source, kSignaled | kWakesReceiver);
+  request.operand = reinterpret_cast<uint64_t>(link.near->direct_access(place.locator()));
+  post(link.near, request);
+  EXPECT_TRUE(failed(take_one(*link.near.sends), 2, sent_too_much(), link.near));
+  EXPECT_TRUE(wait_patiently(*far_channel_));
+  EXPECT_TRUE(failed(take_one(*link.far.receives), 1, received_too_much(), link.far));
 }
 
 TEST_P(ChannelContract, AWaitWithoutEventsEndsAtItsTimeout) {
