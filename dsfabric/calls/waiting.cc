@@ -12,7 +12,7 @@ constexpr size_t kWaitBatch = 32;
 }  // namespace
 
 // Before its first sleep, the thread stops receiving and stops polling for results: from then on
-// the service threads receive for it.
+// the service threads receive for it, except for a message whose sender has woken the thread.
 class Dispatch::WaitSleeper final : public Sleeper {
  public:
   // `index`: of the calling thread, or kNoThread.
@@ -31,8 +31,11 @@ class Dispatch::WaitSleeper final : public Sleeper {
     return sleeper_.recheck() || !dispatch_.unanswered_.empty();
   }
   void wait(Deadline deadline) override {
-    const TraceScope trace("dsfabric", "sleep");
-    sleeper_.wait(deadline);
+    {
+      const TraceScope trace("dsfabric", "sleep");
+      sleeper_.wait(deadline);
+    }
+    if (sleeper_.must_receive()) dispatch_.ports_.receive_once();
   }
 
  private:

@@ -31,11 +31,11 @@ Workers::Workers(const FabricJob& job, CallCounts& counts)
 }
 
 absl::Status Workers::place_doorbells(FabricMemory& memory) {
-  auto placed = memory.general().allocate((workers_.size() + 1) * sizeof(CallDoorbell));
+  auto placed = memory.general().allocate((workers_.size() + 1) * sizeof(CallDoorbells));
   if (!placed.ok()) return placed.status();
   doorbells_ = *std::move(placed);
   std::memset(doorbells_.get_buffer(), 0, doorbells_.size());
-  calls_ = reinterpret_cast<CallDoorbell*>(doorbells_.get_buffer());
+  calls_ = reinterpret_cast<CallDoorbells*>(doorbells_.get_buffer());
   return absl::OkStatus();
 }
 
@@ -198,6 +198,20 @@ void Workers::WaitSleeper::arm() {
     expected_ = doorbell_->arm();
   }
   static_cast<void>(workers_.waiters_.arm());
+}
+
+// The thread runs no call between arm() and take() of `receives`. So a message that waits for this
+// thread to wake takes no receive unit for the time of a call.
+void Workers::WaitSleeper::wait(Deadline deadline) {
+  must_receive_ = false;
+  if (!runs_calls_) return doorbell_->wait(expected_, deadline);
+  Doorbell& receives = workers_.calls_[index_].receives;
+  static_cast<void>(receives.arm());
+  doorbell_->wait(expected_, deadline);
+  must_receive_ = !receives.take();
+  // A sender takes `receives` when its message has arrived. So a thread that finds it taken, and
+  // polls afterwards, finds the message.
+  Machine::full_fence();
 }
 
 void Workers::HelperSleeper::arm() {

@@ -19,6 +19,7 @@
 #include "dsfabric/bootstrap/fabric_job.h"
 #include "dsfabric/calls/call_counts.h"
 #include "dsfabric/fabric_options.h"
+#include "dsfabric/internal/call_doorbells.h"
 #include "dsfabric/internal/call_source.h"
 #include "dsfabric/peers/byte_budget.h"
 #include "dsfabric/peers/connection.h"
@@ -180,10 +181,6 @@ class Workers {
     std::unique_ptr<OwnMessage> message;  // prepare_resumption()
     std::coroutine_handle<> coroutine;
   };
-  // The doorbells for calls: one for each worker, then one for all helper threads.
-  struct alignas(kDoorbellStride) CallDoorbell {
-    Doorbell doorbell;
-  };
   void resume_finished();
   void ring_waiters();
   // Arms the doorbells of all senders of calls to worker `index`. Returns what the wait on the
@@ -196,7 +193,7 @@ class Workers {
   CallCounts& counts_;
   std::vector<std::unique_ptr<Worker>> workers_;
   RDMAMemory doorbells_;
-  CallDoorbell* calls_ = nullptr;  // in doorbells_
+  CallDoorbells* calls_ = nullptr;  // in doorbells_: of each worker, then of all helper threads
   ByteBudget buffered_;
   Doorbell waiters_;     // armed by each thread that waits, after its own doorbell
   Doorbell bystanders_;  // of the waiting threads that are not workers
@@ -212,12 +209,16 @@ class Workers::WaitSleeper final : public Sleeper {
   [[nodiscard]] bool recheck() override {
     return runs_calls_ && workers_.recheck_calls(index_, true);
   }
-  void wait(Deadline deadline) override { doorbell_->wait(expected_, deadline); }
+  void wait(Deadline deadline) override;
+  // Returns true if a sender has woken the thread in the last wait() instead of the service thread.
+  // Then the thread must receive messages.
+  [[nodiscard]] bool must_receive() const { return must_receive_; }
 
  private:
   Workers& workers_;
   const uint32_t index_;
   bool runs_calls_ = false;
+  bool must_receive_ = false;
   Doorbell* doorbell_ = nullptr;
   uint32_t expected_ = 0;
 };

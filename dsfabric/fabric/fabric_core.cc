@@ -67,6 +67,7 @@ absl::StatusOr<std::unique_ptr<FabricCore>> FabricCore::create(const FabricOptio
   if (absl::Status placed = core->workers_.place_doorbells(core->memory_); !placed.ok()) {
     return placed;
   }
+  core->ports_.set_doorbells(core->workers_.doorbells());
   return core;
 }
 

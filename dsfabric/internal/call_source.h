@@ -20,6 +20,7 @@
 #include "dsfabric/call_encoding.h"
 #include "dsfabric/export.h"
 #include "dsfabric/fabric.h"
+#include "dsfabric/internal/call_doorbells.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/allocators/rdma_allocator.h"
 #include "dtutils/doorbell.h"
@@ -135,11 +136,10 @@ CARIAMA_DSFABRIC_EXPORT void reject_call(Fabric& fabric, Rank rank, std::string_
 // mapped them (QueuePair::direct_access) wakes a sleeping thread by one system call, without an
 // intermediate thread.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT const RDMAMemory& doorbells(Fabric& fabric);
-inline constexpr size_t kDoorbellStride = 64;
 // Returns the doorbell for the calls of worker `index`, of the process whose doorbells are mapped
 // at `mapped`.
 [[nodiscard]] inline Doorbell& call_doorbell(std::byte* mapped, ThreadIndex index) {
-  return *reinterpret_cast<Doorbell*>(mapped + index * kDoorbellStride);
+  return reinterpret_cast<CallDoorbells*>(mapped + index * kDoorbellStride)->doorbell;
 }
 // Rings for a call to worker `index` of a process of `threads` workers. The thread that runs the
 // worker's calls has armed the worker's doorbell. Helper threads sleep on the doorbell of all

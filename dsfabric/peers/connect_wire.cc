@@ -31,6 +31,7 @@ ConnectRequest load_request(std::span<const std::byte> in) {
       offer.address = load_value<std::string>(in);
       offer.credit = load_value<RemoteMemoryLocator>(in);
       offer.answers = load_value<RemoteMemoryLocator>(in);
+      offer.doorbells = load_value<RemoteMemoryLocator>(in);
       const auto units = load_value<std::array<uint32_t, 2>>(in);
       offer.receive_units = units[0];
       offer.receive_unit_bytes = units[1];
@@ -51,6 +52,7 @@ std::string encode(const ConnectRequest& request) {
     save_value(bytes, offer.address);
     save_value(bytes, offer.credit);
     save_value(bytes, offer.answers);
+    save_value(bytes, offer.doorbells);
     save_value(bytes, std::array<uint32_t, 2>{offer.receive_units, offer.receive_unit_bytes});
   }
   return bytes;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "dsfabric/fabric_options.h"
+#include "dsfabric/internal/call_doorbells.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/peer_remedy.h"
 #include "dtutils/internal/trace_clock.h"
@@ -171,6 +172,7 @@ ConnectionOffer Connection::offer() const {
                      kPeerWords, credit_memory_.locator(domain_).key, rank_, 0},
           .answers = {reinterpret_cast<uint64_t>(credit_memory_.get_buffer()) + kAnswers,
                       kAnswerBytes, credit_memory_.locator(domain_).key, rank_, 0},
+          .doorbells = doorbells_ == nullptr ? RemoteMemoryLocator{} : doorbells_->locator(domain_),
           .receive_units = units_->limits().reserved,
           .receive_unit_bytes = units_->limits().bytes};
 }
@@ -187,6 +189,7 @@ absl::Status Connection::connect(const ConnectionOffer& theirs, const std::strin
     const std::lock_guard lock(mutex_);
     peer_credit_ = theirs.credit;
     their_answers_ = theirs.answers;
+    their_doorbells_ = theirs.doorbells;
     posted_by_peer_ = peer_reserved_units_ = theirs.receive_units;
     // An outgoing message must fit into this process's ring, too.
     peer_unit_bytes_ = std::min(theirs.receive_unit_bytes, units_->limits().bytes);
@@ -200,6 +203,27 @@ AnswerSlot* Connection::map_peer_answers() {
   if (reinterpret_cast<uintptr_t>(answers) % alignof(AnswerSlot) != 0) return nullptr;
   peer_answers_.store(answers, std::memory_order_release);
   return answers;
+}
+
+[[gnu::cold]] void Connection::map_peer_doorbells() {
+  QueuePair& queue = queue_->queue_pair();
+  if (queue.state() != QueuePairState::kConnected) return;  // the next message tries again
+  if (their_doorbells_.length != 0) {
+    std::byte* const mapped = queue.direct_access(their_doorbells_);
+    if (reinterpret_cast<uintptr_t>(mapped) % alignof(CallDoorbells) == 0) peer_doorbells_ = mapped;
+  }
+  tried_to_map_doorbells_ = true;
+}
+
+// Does not read the doorbells: only the transport knows whether the peer still has them.
+ReceiverDoorbells* Connection::receiver_of(const MessageHeader& header) {
+  if (!tried_to_map_doorbells_) [[unlikely]]
+    map_peer_doorbells();
+  if (peer_doorbells_ == nullptr) return nullptr;
+  // The number of a service is larger than that of any worker.
+  const uint64_t offset = uint64_t{header.destination} * kDoorbellStride;
+  if (offset + kDoorbellStride > their_doorbells_.length) return nullptr;
+  return reinterpret_cast<CallDoorbells*>(peer_doorbells_ + offset);
 }
 
 // If WRITEs are unordered, older credits may replace newer ones for a short time. Both counts only
@@ -274,7 +298,9 @@ Connection::Sent Connection::post(const MessageHeader* header, const OutgoingCal
   }
   // The arrow begins before the message can arrive.
   const uint64_t start = trace_enabled() ? trace_now() : 0;
-  const Sent result = sent(transmitter_->send(*unit, 0, size));
+  ReceiverDoorbells* const receiver = header == nullptr ? nullptr : receiver_of(*header);
+  const Sent result = sent(receiver == nullptr ? transmitter_->send(*unit, 0, size)
+                                               : transmitter_->send(*unit, 0, size, *receiver));
   if (result != Sent::kPosted) return result;
   ++sent_;
   if (start != 0) [[unlikely]] {

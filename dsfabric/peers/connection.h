@@ -40,7 +40,10 @@ struct ConnectionOffer {
   // Two words that the other end writes: its credits, and its sign of life.
   RemoteMemoryLocator credit;
   RemoteMemoryLocator answers;  // AnswerSlots for results of calls to the other end
-  uint32_t receive_units = 0;   // posted from the start to the end of the connection
+  // Of the threads that run calls (call_doorbells.h), in the order of their workers. Empty: the
+  // other end wakes service threads only.
+  RemoteMemoryLocator doorbells;
+  uint32_t receive_units = 0;  // posted from the start to the end of the connection
   uint32_t receive_unit_bytes = 0;
 };
 
@@ -74,6 +77,9 @@ class Connection {
     trace_out_ = out;
     trace_in_ = in;
   }
+
+  // Sets the doorbells of this process that offer() names. Called before it.
+  void set_doorbells(const RDMAMemory& doorbells) { doorbells_ = &doorbells; }
 
   [[nodiscard]] ConnectionOffer offer() const;
   [[nodiscard]] absl::Status connect(const ConnectionOffer& theirs, const std::string& peer,
@@ -210,6 +216,10 @@ class Connection {
   [[nodiscard]] bool write_due_credits(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] bool write_credits();
   [[nodiscard]] uint64_t credit_word() const;
+  // Returns the doorbells of the thread to which the message goes, if this process maps them; else
+  // nullptr.
+  [[nodiscard]] ReceiverDoorbells* receiver_of(const MessageHeader& header);
+  void map_peer_doorbells();
   // Unlocks mutex_ for a while.
   void add_units(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] bool post_unit(ArrivedMessage* unit);
@@ -221,6 +231,7 @@ class Connection {
   uint64_t trace_in_ = 0;
   GeneralAllocator& memory_;
   const ProtectionDomain* domain_ = nullptr;
+  const RDMAMemory* doorbells_ = nullptr;
   std::shared_ptr<CompletionQueue> send_completions_;
   std::unique_ptr<TransmitQueue> queue_;
   std::atomic<bool> awaited_{false};
@@ -246,6 +257,9 @@ class Connection {
   // which are written to the peer; 128: the outcome words; 192: slots for the peer's answers.
   RDMAMemory credit_memory_;
   RemoteMemoryLocator peer_credit_;
+  RemoteMemoryLocator their_doorbells_;
+  std::byte* peer_doorbells_ = nullptr;  // nullptr: not mapped
+  bool tried_to_map_doorbells_ = false;
   uint32_t peer_reserved_units_ = 0;
   uint32_t peer_unit_bytes_ = 0;
   uint64_t sent_ = 0;

@@ -213,6 +213,7 @@ absl::StatusOr<Ports::OwnedConnection> Ports::make_connection(uint32_t rank) {
        .most = options.receive_units},
       options.send_depth, options.service_threads == 0, memory_.user_memory(port.domain.get()));
   if (!made.ok()) return made.status();
+  if (doorbells_ != nullptr) (*made)->set_doorbells(*doorbells_);
   return OwnedConnection(made->release(), DestroyConnection{this});
 }
 
@@ -447,6 +448,22 @@ size_t Ports::receive() {
     count += poll(*port).value_or(0);
   }
   return count;
+}
+
+void Ports::receive_once() {
+  Port* const port = by_place_[1];
+  if (port == nullptr) return;
+  // Another thread may have polled before the message arrived, and a full batch, or an exception,
+  // may leave messages.
+  struct Rest {
+    ~Rest() {
+      if (!all_received) port.channel->wake();
+    }
+    Port& port;
+    bool all_received;
+  } rest{*port, false};
+  const std::optional<size_t> polled = poll(*port);
+  rest.all_received = polled.has_value() && *polled < kReceiveBatch;
 }
 
 // Called before the thread sleeps: from now on the service threads receive.

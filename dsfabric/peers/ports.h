@@ -82,6 +82,9 @@ class Ports {
 
   // Opens the devices through which this process reaches the others.
   [[nodiscard]] absl::Status open();
+  // The doorbells by which peers of this host wake threads of this process (call_doorbells.h). They
+  // must outlive the connections. Called once, before the first connection is made.
+  void set_doorbells(const RDMAMemory& doorbells) { doorbells_ = &doorbells; }
   // Returns the domains of all devices, one at least, also in a job of one process.
   [[nodiscard]] const std::vector<std::shared_ptr<ProtectionDomain>>& domains() const {
     return domains_;
@@ -118,6 +121,10 @@ class Ports {
   // Receives messages that have arrived, in place of the service threads, which pause meanwhile.
   // Never blocks. Returns the number of completions.
   size_t receive();
+  // Receives messages of processes of this host once, for a thread that a sender has woken instead
+  // of the service thread. The service thread does not pause for it, and receives the messages that
+  // the calling thread could not.
+  void receive_once();
   // Called before a thread that called receive() sleeps: from now on the service threads receive.
   void stop_receiving();
   // Does the work of the service threads once. Never blocks. Returns the number of completions.
@@ -200,6 +207,7 @@ class Ports {
   const FabricJob& job_;
   FabricMemory& memory_;
   PortListener& listener_;
+  const RDMAMemory* doorbells_ = nullptr;
   UnitBudget unit_budget_;  // of all connections; before ports_, which own some of them
   std::vector<std::unique_ptr<Port>> ports_;
   // The ports to processes on other hosts, and to processes of this host; nullptr: none.
