@@ -125,6 +125,16 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
   // Called after the store that publishes the calls in [first, next), if *doorbell_ is armed.
   [[nodiscard]] virtual CallResult published_slowly(std::byte* first, std::byte* next) = 0;
 
+  static constexpr size_t kLine = 64;  // bytes
+  // Begins to fetch a cache line for writing. Does not wait for it.
+  __attribute__((always_inline)) static void fetch_for_writing(std::byte* at) {
+#if defined(__x86_64__)
+    asm volatile("prefetchw %0" : : "m"(*at));
+#else
+    __builtin_prefetch(at, 1);
+#endif
+  }
+
   // The window: the part of the chunk that the owner's fast path may fill. It begins at position_.
   // If a batch was begun, the window ends at batch_end_, for calls that join the batch. Otherwise
   // it ends at end_, for calls that are published one by one. The end that is not used is not
@@ -145,15 +155,8 @@ class CARIAMA_RIUTILS_EXPORT ChannelSender {
   // which need no prefetch.
   __attribute__((always_inline)) static void fetch_ahead(std::byte* at, size_t bytes) {
     constexpr size_t kDistance = 512;
-    constexpr size_t kLine = 64;
     if (bytes > kDistance) return;
-    for (size_t i = 0; i < bytes; i += kLine) {
-#if defined(__x86_64__)
-      asm volatile("prefetchw %0" : : "m"(at[kDistance + i]));
-#else
-      __builtin_prefetch(at + kDistance + i, 1);
-#endif
-    }
+    for (size_t i = 0; i < bytes; i += kLine) fetch_for_writing(at + kDistance + i);
   }
   // The type by which a call is passed. A small call is passed by value, in registers: passing its
   // address would force the fast path to write it to the stack.

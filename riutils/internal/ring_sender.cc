@@ -360,6 +360,21 @@ bool RingSender::batch_is_old() const {
 
 // ---- The slow path ------------------------------------------------------------------------------
 
+// Fetches the lines that the next call fills if it is as long as this one: the receiver's core read
+// them last. Most callers that come here wait for the end of this call, so that fetching takes none
+// of their time, and the next call is stored without waiting for its lines. The receiver polls the
+// word at `next`, so that this line stays shared.
+void RingSender::fetch_next(std::byte* next, size_t bytes) const {
+  constexpr ptrdiff_t kMost = 8192;
+  const ptrdiff_t size =
+      std::min({static_cast<ptrdiff_t>(bytes + sizeof(CallHeader)), kMost, chunk_end() - next});
+  const auto behind = reinterpret_cast<uintptr_t>(next) % kLine;
+  for (auto at = static_cast<ptrdiff_t>(kLine - behind); at < size;
+       at += static_cast<ptrdiff_t>(kLine)) {
+    fetch_for_writing(next + at);
+  }
+}
+
 // The fast path of send(), for a call of any form. Requires: the call fits into the window, and no
 // completion object waits for the publication of its batch.
 CallResult RingSender::send_in_window(const OutgoingCall& call, bool batch,
@@ -378,6 +393,7 @@ CallResult RingSender::send_in_window(const OutgoingCall& call, bool batch,
   if (doorbell_->is_armed()) {
     if (CallResult published = published_slowly(at, next); !published.ok()) return published;
   }
+  if (publishes_by_store_) fetch_next(next, call.total());
   if (transmitted) {
     transmitted.complete(absl::OkStatus());
     link_.tell_waiters();

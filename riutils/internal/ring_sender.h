@@ -293,6 +293,7 @@ class RingSender final : public ChannelSender {
   [[nodiscard]] CallResult publish_batch(std::byte* next);
   [[nodiscard]] CallResult send_in_window(const OutgoingCall& call, bool batch,
                                           const EventReceiver& transmitted);
+  void fetch_next(std::byte* next, size_t bytes) const;
   // Requires: no call is batched. Begins an empty batch at `at` if there is room for one.
   void begin_batch(std::byte* at);
   void set_batch_end();
