@@ -516,12 +516,17 @@ template <typename G>
   if (result) result = checked_values<G>("result()", *result);
   return result;
 }
+// Returns true if to_move() may return this number.
+template <typename G>
+[[nodiscard]] constexpr bool is_player(int player) {
+  return player >= 0 && player < players<G>();
+}
 // Returns the player to move, or 0 if to_move() returns no player in a position without moves.
 // Throws std::runtime_error if it does so in a position with moves.
 template <typename G>
 [[nodiscard]] uint8_t checked_player(const G& position, bool has_moves) {
   const auto player = static_cast<int>(position.to_move());
-  if (player >= 0 && player < players<G>()) [[likely]]
+  if (is_player<G>(player)) [[likely]]
     return static_cast<uint8_t>(player);
   if (has_moves) refuse_player(player, players<G>());
   return 0;

@@ -261,7 +261,9 @@ class CopyExchange final : public LocalInstance {
     Copy<G>* copy = copy_at(contents.index, contents.epoch);
     if (copy == nullptr) return;
     const auto decoded = decode_move_records<G>(data, bytes, host_.size());
-    if (!decoded) return internal::note_malformed("the contents of a node");
+    if (!decoded || (!decoded->empty() && !Node<G>::has_mover(contents.state))) {
+      return internal::note_malformed("the contents of a node");
+    }
     const std::vector<MoveRecord<G>>& records = *decoded;
     const uint32_t thread = Host::here().index;
     Node<G>* node = Node<G>::create(contents.state, std::span<const MoveRecord<G>>(records),

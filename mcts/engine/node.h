@@ -201,6 +201,18 @@ class Node {
   // Returns the key of the position for which the node was created; state() may be a simplified
   // form of this position. Returns 0 in games without keys.
   [[nodiscard]] uint64_t key() const { return key_; }
+  // Returns true if a player of the game, or chance, is to move in the position. Otherwise it has no
+  // node with moves: create() throws.
+  [[nodiscard]] static bool has_mover(const G& position) {
+    return internal::is_chance(position) || internal::is_player<G>(position.to_move());
+  }
+  // Returns true if the position may have a node: has_mover(), or the game has ended.
+  [[nodiscard]] static bool is_possible(const G& position) {
+    if (has_mover(position) || position.result()) [[likely]]
+      return true;
+    Move moves[G::kMaxMoves];
+    return internal::checked_moves(position, std::span(moves)) == 0;
+  }
   [[nodiscard]] static uint64_t key_of(const G& position) {
     if constexpr (HasKey<G>) return position.key();
     return 0;

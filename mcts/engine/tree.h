@@ -70,7 +70,9 @@ class LocalTree final : public LocalInstance {
 
   // ---- Creating nodes. Thread-safe. `thread` is the index of the calling worker.
 
-  // Returns the rank of the process that has to create a new child of `parent`.
+  // Returns the rank of the process that has to create a new child of `parent`. Throws
+  // std::runtime_error if the game returned no player to move: the other process would ignore the
+  // position.
   [[nodiscard]] uint32_t place(const Node<G>& parent, const G& position, Random& random) const {
     const uint32_t processes = host_.size();
     const uint32_t self = host_.rank();
@@ -85,7 +87,11 @@ class LocalTree final : public LocalInstance {
         chosen = static_cast<uint32_t>((position.key() >> 32) * processes >> 32);
       }
     }
-    return host_.alive(chosen) ? chosen : self;
+    if (chosen == self || !host_.alive(chosen)) return self;
+    if (!Node<G>::is_possible(position)) {
+      internal::refuse_player(position.to_move(), players<G>());
+    }
+    return chosen;
   }
   // Creates the child of a move in this process. Returns nullptr if there is no memory, or another
   // process is creating the child. The node is complete before it is published, so no thread has to
@@ -139,14 +145,19 @@ class LocalTree final : public LocalInstance {
     return {node, created, node == nullptr ? SlotId{} : exported_.add(node)};
   }
   // Like obtain_exported(), for a position that another process has sent. Returns nothing if
-  // `bytes` is not the size of a position.
+  // `bytes` is not the size of a position, or if no player of the game is to move.
   [[nodiscard]] std::optional<Exported> create_requested(const void* data, uint64_t bytes,
                                                          uint32_t thread) {
     if (bytes != sizeof(G)) return {};
     const TraceScope trace("mcts", "create child");
     alignas(G) std::byte position[sizeof(G)];
     std::memcpy(position, data, sizeof(G));
-    return obtain_exported(*std::launder(reinterpret_cast<const G*>(position)), thread);
+    const G& received = *std::launder(reinterpret_cast<const G*>(position));
+    if (!Node<G>::is_possible(received)) {
+      internal::note_malformed("no player is to move in a position");
+      return {};
+    }
+    return obtain_exported(received, thread);
   }
   // Creates children for moves that rollouts of other processes have often chosen at copies of this
   // node. The rollouts of this process may never choose these moves. Calls
@@ -482,7 +493,8 @@ class LocalTree final : public LocalInstance {
     fetched_ = Fetched::kDone;
     if (fetched == nullptr) return;
     const auto decoded = decode_move_records<G>(data, bytes, host_.size());
-    if (!decoded || decoded->size() != fetched->moves) {
+    if (!decoded || decoded->size() != fetched->moves ||
+        (!decoded->empty() && !Node<G>::has_mover(fetched->state))) {
       return internal::note_malformed("the contents of a fetched node");
     }
     const std::vector<MoveRecord<G>>& records = *decoded;

@@ -382,6 +382,66 @@ TEST_P(MaxnByThreads, ANumberOfNoPlayerEndsTheSearch) {
               HasSubstr("the game's to_move() returned 5: return the player to move, 0 to 4"));
 }
 
+// Its positions name the player that they are made with.
+struct NamesItsPlayer {
+  using Move = uint8_t;
+  static constexpr int kMaxMoves = 2;
+
+  [[nodiscard]] int to_move() const { return player; }
+  int moves(std::span<Move> out) const {
+    out[0] = 0;
+    out[1] = 1;
+    return played == 4 ? 0 : 2;
+  }
+  void play(Move) { ++played; }
+  [[nodiscard]] std::optional<float> result() const {
+    return played == 3 ? std::optional(0.5F) : std::nullopt;
+  }
+  float playout(Random&) const { return 0.5F; }
+
+  int player = 0;
+  int played = 0;
+};
+
+TEST(Maxn, ANumberOfNoPlayerIsRefusedWithTwoPlayers) {
+  ArenaBudget budget(uint64_t{1} << 20);
+  Arena arena(budget);
+  Random random(1);
+  for (const int player : {-1, 2, 256}) {
+    EXPECT_THROW(static_cast<void>(
+                     Node<NamesItsPlayer>::create(NamesItsPlayer{player}, arena, 0, random, true)),
+                 std::runtime_error);
+  }
+  for (const int played : {3, 4}) {  // without moves
+    auto* const node =
+        Node<NamesItsPlayer>::create(NamesItsPlayer{7, played}, arena, 0, random, true);
+    ASSERT_NE(node, nullptr);
+    EXPECT_EQ(node->size(), 0);
+    node->destroy(arena);
+  }
+}
+
+template <typename G>
+bool creates_requested(Host& host, const G& position) {
+  return host.local<LocalTree<G>>().create_requested(&position, sizeof position, 0).has_value();
+}
+
+// The process that receives it goes on.
+TEST(Maxn, APositionOfAMessageWithoutAPlayerIsIgnored) {
+  const auto host = local_host(1);
+  EXPECT_TRUE(creates_requested(*host, Heap{4, 4}));
+  EXPECT_TRUE(creates_requested(*host, NamesItsPlayer{1}));
+  for (const int player : {-1, 5, 256}) {
+    ::testing::internal::CaptureStderr();
+    EXPECT_FALSE(creates_requested(*host, Heap{4, player}));
+    EXPECT_FALSE(creates_requested(*host, NamesItsPlayer{player}));
+    EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+                HasSubstr("ignored a malformed message of a search: no player is to move"));
+    EXPECT_TRUE(creates_requested(*host, NamesItsPlayer{player, 3}));  // the game has ended
+    EXPECT_TRUE(creates_requested(*host, NamesItsPlayer{player, 4}));
+  }
+}
+
 TEST(Maxn, AMessageWithANumberOutOfRangeForAnyPlayerIsRejected) {
   for (size_t i = 0; i < Heap::kPlayers; ++i) {
     std::vector<Sample<Heap>> sent(2);
