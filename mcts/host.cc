@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <memory>
 #include <new>
 #include <stdexcept>
 #include <string>
@@ -15,6 +16,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "dsfabric/internal/attachments.h"
+#include "dsfabric/internal/question.h"
 #include "dsfabric/peer_error.h"
 #include "dsfabric/send_call.h"
 #include "dtutils/diagnostics.h"
@@ -56,18 +59,41 @@ absl::Status watch_rank_0(Fabric& fabric, const std::atomic<bool>& ending) {
       "the search ends without the process that controls it: " + std::string(sent.message()));
 }
 
-// Connects rank 0 to all other processes, to which it sends the commands of the searches: a process
-// that is stopped later does not delay a command by FabricOptions::timeout. A process that cannot
-// be reached is left out by the first search.
-void connect_rank_0(Fabric& fabric) {
-  if (fabric.rank() != 0) return;
-  for (uint32_t other = 1; other < fabric.size(); ++other) {
+// Connects this process to all others: a process that is stopped later does not delay a command of
+// rank 0, or the rollouts of a worker, by FabricOptions::timeout. A process that cannot be reached
+// is left out by the first search. Each process begins with the next rank, so that not all processes
+// connect to the same one at the same time.
+void connect_all(Fabric& fabric) {
+  const uint32_t self = fabric.rank();
+  for (uint32_t i = 1; i < fabric.size(); ++i) {
     try {
-      static_cast<void>(fabric.connection(other));
+      static_cast<void>(fabric.connection((self + i) % fabric.size()));
     } catch (const std::bad_alloc&) {
-      return;  // the first command connects, and reports the lack of memory
+      return;  // the first call connects, and reports the lack of memory
     }
   }
+}
+
+// The hosts that this process has created with one fabric. Host::create() is collective, so the
+// n-th host of a process belongs to the n-th host of the others.
+struct HostCounts {
+  explicit HostCounts(Fabric&) {}
+  std::atomic<uint64_t> created{0};
+  std::atomic<uint64_t> ended{0};  // rank 0: the number of the last host whose end() has run
+};
+
+HostCounts& host_counts(Fabric& fabric) {
+  return cariama::internal::attachment_of<HostCounts>(fabric);
+}
+
+// Asks rank 0 whether end() of its host with this number has run. Its call of that may have run in
+// this process before the host existed, and rank 0 may have no host any more. So the question goes
+// to its process.
+using EndQuestion = cariama::internal::Question<bool>;
+std::unique_ptr<EndQuestion> ask_for_end(Fabric& fabric, uint64_t number) {
+  return std::make_unique<EndQuestion>(fabric, Rank(0), nullptr, [number] {
+    return host_counts(*running_fabric()).ended.load(std::memory_order_acquire) >= number;
+  });
 }
 
 }  // namespace
@@ -83,7 +109,8 @@ Host::Host(Fabric* fabric, const HostOptions& options)
       size_(fabric != nullptr ? fabric->size() : 1),
       num_threads_(fabric != nullptr ? fabric->threads() : options.threads),
       options_(options),
-      dead_(size_) {
+      dead_(size_),
+      number_(fabric != nullptr ? ++host_counts(*fabric).created : 1) {
   for (uint32_t i = 0; i < num_threads_; ++i) {
     threads_.push_back(std::make_unique<HostThread>(size_));
     threads_.back()->host = this;
@@ -127,7 +154,7 @@ absl::StatusOr<std::unique_ptr<Host>> Host::create(Fabric* fabric, const HostOpt
   };
   static_cast<void>(wait_until(all, kForever));
   if (!failed.ok()) return failed;
-  if (fabric != nullptr) connect_rank_0(*fabric);
+  if (fabric != nullptr) connect_all(*fabric);
   return host;
 }
 
@@ -535,14 +562,25 @@ absl::Status Host::serve() {
     ended_ = true;
     return watched;
   }
-  if (self.aggregators != nullptr) {
-    // A thread that had a context before may have run calls of rank 0 without a host: the last
-    // command, or the call that this process was left out.
-    self.aggregators->announce(id(0, 0), [rank = rank_] { here().host->on_serving(rank); });
-    self.aggregators->flush();
-  }
+  // A thread that had a context before may have run calls of rank 0 without a host: the last
+  // command, the call that this process was left out, or that of end().
+  std::unique_ptr<EndQuestion> question;
+  if (fabric_ != nullptr && rank_ != 0) question = ask_for_end(*fabric_, number_);
+  const auto answered = [&] { return question != nullptr && question->answered(); };
   while (!ending_.load(std::memory_order_acquire)) {
-    if (!round(self)) sleep(self, kForever);
+    if (answered()) {
+      const absl::StatusOr<bool> ended = question->wait(Deadline::min());
+      question.reset();
+      if (absl::IsDeadlineExceeded(ended.status())) {  // rank 0 was not connected in time
+        question = ask_for_end(*fabric_, number_);
+      } else if (ended.ok() && *ended) {
+        break;
+      } else {
+        self.aggregators->announce(id(0, 0), [rank = rank_] { here().host->on_serving(rank); });
+        self.aggregators->flush();
+      }
+    }
+    if (!round(self)) sleep(self, kForever, answered);
     if (!alive(0)) {
       ended_ = true;
       return dead_peer_error(*fabric_, 0, "the search ends without the process that controls it");
@@ -563,6 +601,9 @@ void Host::end() {
   ended_ = true;
   if (rank_ != 0 || fabric_ == nullptr) return;
   if (threads_[0]->aggregators == nullptr) return;  // create() has failed
+  // Release: pairs with the load in ask_for_end(). Before the calls: a process without a host, where
+  // one of these does nothing, asks later.
+  host_counts(*fabric_).ended.store(number_, std::memory_order_release);
   for (uint32_t other = 1; other < size_; ++other) {
     if (!alive(other)) continue;
     threads_[0]->aggregators->command(id(other, 0), [] {

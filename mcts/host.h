@@ -135,8 +135,8 @@ class CARIAMA_MCTS_EXPORT Host {
   // Creates the host and starts its workers. fabric: nullptr for a search in this process alone.
   // Otherwise the call is collective over the processes of the fabric, and requires that the fabric
   // outlives the host and that no thread has a context (Fabric::init_thread). A search waits until
-  // all processes have called serve(), at most for HostOptions::patience. Rank 0 connects to all
-  // other processes, which takes at most FabricOptions::timeout for each one that does not answer.
+  // all processes have called serve(), at most for HostOptions::patience. Each process connects to
+  // all others, which takes at most FabricOptions::timeout for each one that does not answer.
   // Errors: those of Fabric::init_thread, and INVALID_ARGUMENT for zero threads.
   [[nodiscard]] static absl::StatusOr<std::unique_ptr<Host>> create(
       Fabric* fabric, const HostOptions& options = {});
@@ -164,9 +164,8 @@ class CARIAMA_MCTS_EXPORT Host {
   // those of its processes.
   [[nodiscard]] static uint64_t dead_hash(Rank rank) { return Random::mix(uint64_t{rank} + 1); }
 
-  // Called by worker 0 of each rank other than 0. Blocks and works until rank 0 calls end(), which
-  // must not happen before the first search: if threads of this process had contexts before, they
-  // may have run the call of end() without a host, which does nothing.
+  // Called by worker 0 of each rank other than 0. Blocks and works until rank 0 calls end(); returns
+  // at once if rank 0 has called it before, also if this process has created its host after that.
   // Returns UNAVAILABLE if rank 0 dies, or has left out this process. Throws an exception that a
   // function of the game throws in a worker of this process, as step() and work_until() do. Then
   // this process cannot complete the search: destroy the host.
@@ -302,6 +301,7 @@ class CARIAMA_MCTS_EXPORT Host {
   std::vector<std::unique_ptr<HostThread>> threads_;
   std::vector<std::thread> others_;
   std::vector<std::atomic<bool>> dead_;
+  const uint64_t number_;  // of this host, among those of its process with this fabric; from 1
   // Guards instances_ and failure_. Recursive: the constructor of an instance may create another.
   std::recursive_mutex mutex_;
   std::unordered_map<std::type_index, std::unique_ptr<LocalInstance>> instances_;

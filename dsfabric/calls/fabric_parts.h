@@ -5,7 +5,7 @@
 #ifndef CARIAMA_DSFABRIC_CALLS_FABRIC_PARTS_H_
 #define CARIAMA_DSFABRIC_CALLS_FABRIC_PARTS_H_
 
-#include "dsfabric/calls/attachments.h"
+#include "dsfabric/internal/attachments.h"  // attachment_of()
 
 namespace cariama {
 class Fabric;
@@ -38,13 +38,6 @@ class Workers;
 [[nodiscard]] AwaitedTransfers& transfers_of(Fabric& fabric);
 [[nodiscard]] Pulls& pulls_of(Fabric& fabric);
 [[nodiscard]] Dispatch& dispatch_of(Fabric& fabric);
-[[nodiscard]] Attachments& attachments_of(Fabric& fabric);
-
-// Returns the fabric's object of type T, which the first call creates (attachments.h).
-template <typename T>
-[[nodiscard]] T& attachment_of(Fabric& fabric) {
-  return attachments_of(fabric).get<T>(fabric);
-}
 
 }  // namespace cariama::internal
 

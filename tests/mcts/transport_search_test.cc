@@ -248,6 +248,54 @@ TEST(Search, GoesOnIfTwoOtherProcessesLoseEachOther) {
   });
 }
 
+// The call of end() reaches a thread that has a context and no host, and rank 0 has destroyed its
+// host when the other process creates one.
+TEST(Search, AProcessThatCreatesItsHostAfterTheEndDoesNotServe) {
+  LocalJob job({.processes = 2, .transport = transport_case("shm"), .init_thread = false});
+  std::atomic<bool> ended{false};
+  job.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() == 0) {
+      {
+        auto host = Host::create(&fabric, {.patience = std::chrono::milliseconds(200)});
+        ASSERT_TRUE(host.ok()) << host.status();
+        Search<ConnectFour> search(**host);
+        EXPECT_EQ(search.run(ConnectFour(), {.seconds = 0.01}).moves.size(), 7u);
+        (*host)->end();
+      }
+      ended = true;
+      return;
+    }
+    {
+      const auto context = fabric.init_thread(0);
+      ASSERT_TRUE(context.ok()) << context.status();
+      const Deadline deadline = soon();
+      while (!ended.load() && std::chrono::steady_clock::now() < deadline) fabric.process_calls();
+      while (fabric.process_calls() != 0) {
+      }
+    }
+    auto host = Host::create(&fabric);
+    ASSERT_TRUE(host.ok()) << host.status();
+    EXPECT_EQ((*host)->serve(), absl::OkStatus());
+  });
+}
+
+// A connection that a search needs is not made during the search: the other process may be stopped
+// then, and a worker that connects runs no calls.
+TEST(Search, ProcessesAreConnectedWhenTheirHostsExist) {
+  LocalJob job({.processes = 4, .transport = transport_case("shm"), .init_thread = false});
+  job.run([&](Fabric& fabric, uint32_t) {
+    auto host = Host::create(&fabric);
+    ASSERT_TRUE(host.ok()) << host.status();
+    EXPECT_GE(fabric.statistics().connections, 3u);
+    job.meet(4);
+    if (fabric.rank() == 0) {
+      (*host)->end();
+    } else {
+      EXPECT_EQ((*host)->serve(), absl::OkStatus());
+    }
+  });
+}
+
 // Calls that free nodes may run while the collector frees nodes of the same tree. Both processes
 // free all nodes below the root; the nodes of each process have children in the other one. Rank 1
 // collects first. Its calls free nodes that rank 0 is about to free, too. Rank 1 then receives

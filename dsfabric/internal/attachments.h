@@ -1,13 +1,15 @@
-// Attachments: the state of parts of this layer for one fabric, created on first use and destroyed
-// with the fabric. An arriving call finds the state of its own fabric in them, so several fabrics
-// in one process stay separate.
-#ifndef CARIAMA_DSFABRIC_CALLS_ATTACHMENTS_H_
-#define CARIAMA_DSFABRIC_CALLS_ATTACHMENTS_H_
+// Attachments: the state of parts of this layer, and of the layers above, for one fabric, created on
+// first use and destroyed with the fabric. An arriving call finds the state of its own fabric in
+// them, so several fabrics in one process stay separate.
+#ifndef CARIAMA_DSFABRIC_INTERNAL_ATTACHMENTS_H_
+#define CARIAMA_DSFABRIC_INTERNAL_ATTACHMENTS_H_
 
 #include <memory>
 #include <mutex>
 #include <utility>
 #include <vector>
+
+#include "dsfabric/export.h"
 
 namespace cariama {
 class Fabric;
@@ -37,7 +39,16 @@ class Attachments {
   std::vector<std::pair<const char*, std::shared_ptr<void>>> objects_;
 };
 
+// Thread-safe. The reference is valid as long as the fabric.
+[[nodiscard]] CARIAMA_DSFABRIC_EXPORT Attachments& attachments_of(Fabric& fabric);
+
+// Returns the fabric's object of type T, which the first call creates.
+template <typename T>
+[[nodiscard]] T& attachment_of(Fabric& fabric) {
+  return attachments_of(fabric).get<T>(fabric);
+}
+
 }  // namespace internal
 }  // namespace cariama
 
-#endif  // CARIAMA_DSFABRIC_CALLS_ATTACHMENTS_H_
+#endif  // CARIAMA_DSFABRIC_INTERNAL_ATTACHMENTS_H_
