@@ -35,8 +35,10 @@ struct ProgramOptions {
   // If set: handles SIGINT and SIGTERM in each process of the job from the begin of run() on, so
   // also before the process has joined the job. The launcher passes both signals on to all
   // processes. So the handler only sets a flag that `body` reads: rank 0 ends the search, and then
-  // the job. If not set: the signals keep their actions, by default the end of each process. A
-  // system call that a signal interrupts goes on (SA_RESTART). run() does not restore the actions.
+  // the job. A handler runs once: a second SIGINT, or a second SIGTERM, ends the process, also one
+  // that waits for others while it joins or leaves the job. If not set: the signals keep their
+  // actions, by default the end of each process. A system call that a signal interrupts goes on
+  // (SA_RESTART). run() does not restore the actions.
   void (*interrupt)(int) = nullptr;
   // Called in each process before `body` or Host::serve(), by the thread that runs these. For
   // provide_evaluator() (evaluator.h). An exception has the effect of one of `body`, or of one of

@@ -113,6 +113,9 @@ int play_interrupted(int argc, char** argv) {
 int play_role(int argc, char** argv) {
   if (role() == "interrupted") return play_interrupted(argc, argv);
   Program program(argc, argv);
+  if (role() == "joins") {
+    return program.run([](Host&) { return 0; }, {.interrupt = [](int) { ++interrupts; }});
+  }
   return program.run([](Host& host) {
     if (role() == "body") throw std::runtime_error("no opening book");
     if (role() == "int") throw 7;
@@ -191,6 +194,33 @@ TEST(ProgramSignals, DoNotEndARankThatHasNotJoinedTheJobYet) {
   Running job("env 'PROGRAM_FILE=" + file + "' " + as_role("interrupted", 2));
   EXPECT_EQ(job.wait(), 0) << job.err();
   unlink(file.c_str());
+}
+
+// Returns true if the process has a handler of the signal.
+bool handles(pid_t process, int signal) {
+  std::ifstream status("/proc/" + std::to_string(process) + "/status");
+  for (std::string word; status >> word;) {
+    if (word != "SigCgt:") continue;
+    uint64_t handled = 0;
+    status >> std::hex >> handled;
+    return (handled >> (signal - 1) & 1) != 0;
+  }
+  return false;
+}
+
+// Rank 0 of its job does not exist: it waits in Fabric::create().
+TEST(ProgramSignals, TheSecondOneEndsARankThatWaitsForOthers) {
+  for (const int signal : {SIGINT, SIGTERM}) {
+    Running job("env RANK=1 WORLD_SIZE=2 MASTER_ADDR=127.0.0.1 MASTER_PORT=1 " +
+                as_role("joins", 1));
+    EXPECT_TRUE(Running::eventually(
+        [&] { return handles(job.pid(), SIGINT) && handles(job.pid(), SIGTERM); }));
+    ::kill(job.pid(), signal);
+    // The kernel removes the handler when it runs.
+    EXPECT_TRUE(Running::eventually([&] { return !handles(job.pid(), signal); }));
+    ::kill(job.pid(), signal);
+    EXPECT_EQ(job.wait(), 128 + signal) << job.err();
+  }
 }
 
 }  // namespace
