@@ -46,6 +46,32 @@ TEST(CallsWithoutMemory, AResultIsLostWithAnError) {
   });
 }
 
+// The caller learns that the call has run, when there is memory for the answer.
+TEST(CallsWithoutMemory, ACallWithoutAResultIsAnsweredLater) {
+  CARIAMA_SKIP_WITHOUT_FAILING_ALLOCATIONS();
+  static std::atomic<uint32_t> runs;
+  runs = 0;
+  LocalJob job({.processes = 1});
+  job.run([](Fabric& fabric, uint32_t) {
+    const auto run = [] {
+      ++runs;
+      lose_memory();
+    };
+    Future<void> ended = async_call(fabric, fabric.thread_of(0), run);
+    EXPECT_EQ(ended.get(soon()), absl::OkStatus());
+    EXPECT_EQ(failing_bytes, 0u) << "the answer needed no memory";
+    uint32_t consumed = 0;
+    must(
+        call(fabric, fabric.thread_of(0), run, on_consumed([&consumed](const absl::Status& status) {
+               consumed += status.ok() ? 1 : 100;
+             })));
+    EXPECT_TRUE(fabric.wait([&] { return consumed != 0; }, soon()));
+    EXPECT_EQ(consumed, 1u);
+    EXPECT_EQ(failing_bytes, 0u) << "the answer needed no memory";
+  });
+  EXPECT_EQ(runs, 2u);
+}
+
 // The thread that answers is the service thread; it allocates at its heartbeats, too.
 TEST(CallsWithoutMemory, AServiceThreadGoesOn) {
   CARIAMA_SKIP_WITHOUT_FAILING_ALLOCATIONS();
