@@ -86,7 +86,7 @@ inline constexpr int kLaunchOutputLost = 1;
 // While launch() runs, it handles these four signals for the whole calling process; all other
 // threads should block them. Errors: INVALID_ARGUMENT (options, place file), NOT_FOUND (program,
 // place file, NUMA node, device), PERMISSION_DENIED (the program cannot be run), RESOURCE_EXHAUSTED
-// (processes, descriptors).
+// (processes, descriptors; memory, also after the start of the job: its processes are killed).
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT absl::StatusOr<int> launch(const LaunchOptions& options);
 
 // Parses options of cariama-run (-n, -t, --bind, ...: see cariama-run --help) from the front of

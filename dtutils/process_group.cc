@@ -27,6 +27,7 @@
 #include "dtutils/doorbell.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/child_status.h"
+#include "dtutils/internal/exception_error.h"
 #include "dtutils/internal/exchange_client.h"
 #include "dtutils/internal/exchange_server.h"
 #include "dtutils/internal/file_descriptor.h"
@@ -104,7 +105,8 @@ class ProcessGroup {
   ~ProcessGroup() {
     kill_all();
     for (Child& child : children_) {
-      if (child.pid > 0) waitpid(child.pid, nullptr, 0);
+      while (child.pid > 0 && waitpid(child.pid, nullptr, 0) < 0 && errno == EINTR) {
+      }
     }
   }
   ProcessGroup(const ProcessGroup&) = delete;
@@ -286,9 +288,18 @@ absl::Status run_processes(int count, const std::function<int(Exchange&)>& body,
                       "ask for at least 1");
   }
   if (absl::Status status = check_single_threaded(); !status.ok()) return status;
-  ProcessGroup group(count, options);
-  if (absl::Status status = group.start(body); !status.ok()) return status;
-  return group.serve();
+  try {
+    ProcessGroup group(count, options);
+    if (absl::Status status = group.start(body); !status.ok()) return status;
+    return group.serve();
+  } catch (const std::bad_alloc&) {  // the destructor of the group has killed the processes
+    return internal::error_or_code(absl::StatusCode::kResourceExhausted, [] {
+      return make_errno_error(ENOMEM, ErrorScope::kProcess,
+                              "run_processes: the processes were killed, since the calling process "
+                              "lacks memory to watch them",
+                              "raise ulimit -v and -d, or run fewer processes");
+    });
+  }
 }
 
 }  // namespace cariama

@@ -47,8 +47,8 @@ constexpr const char* kHelp =
     "A stopped process that the job has ended without is killed, and counts as the process that\n"
     "failed last: 137 if no other process failed;\n"
     "1 if no process failed, but output of --tag-output could not be written;\n"
-    "124 after the timeout, 125 if the job could not be started, 126 if the program cannot be\n"
-    "executed, 127 if it does not exist, 2 for wrong usage.\n";
+    "124 after the timeout, 125 if the job could not be started, or if cariama-run lacks memory,\n"
+    "126 if the program cannot be executed, 127 if it does not exist, 2 for wrong usage.\n";
 
 int run(int argc, char** argv) {
   const std::span<const char* const> arguments(argv + 1, static_cast<size_t>(argc) - 1);

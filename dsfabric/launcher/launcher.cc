@@ -37,6 +37,7 @@
 #include "dsfabric/launcher/placement.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/byte_size.h"
+#include "dtutils/internal/exception_error.h"
 #include "dtutils/internal/exchange_server.h"
 #include "dtutils/internal/guardian.h"
 #include "dtutils/internal/read_file.h"
@@ -218,7 +219,10 @@ class Job {
         server_(internal::rank_labels(size_),
                 [this](int rank, const absl::Status& why) { on_closed(rank, why); }) {}
 
-  ~Job() { kill_all(SIGKILL); }  // only needed after an error; otherwise all have ended
+  ~Job() {  // only needed after an error; otherwise all have ended
+    kill_all(SIGKILL);
+    reap_killed();
+  }
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
@@ -237,11 +241,7 @@ class Job {
     }
     std::fflush(nullptr);
     for (int rank = 0; rank < size_; ++rank) {
-      if (absl::Status started = start(rank); !started.ok()) {
-        kill_all(SIGKILL);
-        reap_killed();
-        return started;
-      }
+      if (absl::Status started = start(rank); !started.ok()) return started;
     }
     input_.close_child_end();
     if (options_.timeout.count() > 0) deadline_ = deadline_after(options_.timeout);
@@ -560,8 +560,10 @@ class Job {
   }
 
   void reap_killed() {
-    for (Child& child : children_) {
-      if (child.process.pid() > 0) static_cast<void>(child.process.reap());
+    for (size_t rank = 0; rank < children_.size(); ++rank) {
+      if (children_[rank].process.pid() == 0) continue;
+      guardian_.guard(rank, 0);  // its number may be reused from now on
+      static_cast<void>(children_[rank].process.reap());
     }
     running_ = 0;
   }
@@ -689,10 +691,18 @@ absl::StatusOr<internal::JobPlan> make_plan(const LaunchOptions& options) {
 absl::StatusOr<int> launch(const LaunchOptions& options) {
   internal::open_standard_streams();
   if (absl::Status usable = check_options(options); !usable.ok()) return usable;
-  absl::StatusOr<internal::JobPlan> plan = make_plan(options);
-  if (!plan.ok()) return plan.status();
-  Job job(options, *std::move(plan));
-  return job.run();
+  try {
+    absl::StatusOr<internal::JobPlan> plan = make_plan(options);
+    if (!plan.ok()) return plan.status();
+    Job job(options, *std::move(plan));
+    return job.run();
+  } catch (const std::bad_alloc&) {  // the destructor of the job has killed its processes
+    return internal::error_or_code(absl::StatusCode::kResourceExhausted, [] {
+      return make_errno_error(ENOMEM, ErrorScope::kProcess,
+                              "the job was killed, since its launcher lacks memory",
+                              "raise ulimit -v and -d of the launcher, or run fewer processes");
+    });
+  }
 }
 
 }  // namespace cariama

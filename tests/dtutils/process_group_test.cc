@@ -19,6 +19,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/dtutils/testing/fail_allocation.h"
 #include "tests/dtutils/testing/process_test.h"
 #include "tests/dtutils/testing/shared.h"
 #include "tests/dtutils/testing/status_text.h"
@@ -318,6 +319,33 @@ TEST(ProcessGroup, AProcessThatBreaksTheExchangeIsKilledAndReported) {
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
   EXPECT_THAT(message_of(status), HasSubstr("rank 1 broke the exchange (malformed"));
   EXPECT_THAT(message_of(status), Not(HasSubstr("rank 0")));
+}
+
+// The caller cannot receive a large value.
+TEST(ProcessGroup, WithoutMemoryTheProcessesAreKilledAndTheErrorSaysSo) {
+  CARIAMA_SKIP_WITHOUT_FAILING_ALLOCATIONS();
+  constexpr size_t kLarge = size_t{1} << 20;
+  Shared<std::array<std::atomic<pid_t>, 2>> processes;
+  absl::Status status;
+  {
+    const testing::FailAllocation fail(kLarge);
+    status = run_processes(2, [&](Exchange& exchange) {
+      testing::failing_bytes = 0;  // inherited
+      (*processes)[static_cast<size_t>(exchange.rank())].store(getpid());
+      EXPECT_TRUE(exchange.fence(soon()).ok());
+      static_cast<void>(exchange.put("large", std::string(4 * kLarge, 'x')));
+      wait_forever();
+      return 0;
+    });
+  }
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted);
+  EXPECT_THAT(message_of(status), HasSubstr("the processes were killed"));
+  EXPECT_THAT(message_of(status), HasSubstr("raise ulimit -v"));
+  for (const std::atomic<pid_t>& process : *processes) {
+    ASSERT_GT(process.load(), 0);
+    EXPECT_EQ(kill(process.load(), 0), -1);
+    EXPECT_EQ(errno, ESRCH) << "it was not reaped";
+  }
 }
 
 TEST(ProcessGroup, AllProcessesDieWithTheCaller) {
