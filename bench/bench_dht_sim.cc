@@ -46,6 +46,7 @@
 #include <vector>
 
 #include "absl/flags/flag.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "bench/support/flags.h"
 #include "bench/support/list_flag.h"
@@ -338,14 +339,16 @@ int run() {
   if (absl::GetFlag(FLAGS_operations) < 8) {
     fail(absl::InvalidArgumentError("--operations: at least 8"));
   }
+  if (absl::GetFlag(FLAGS_in_flight) < 1) {
+    fail(absl::InvalidArgumentError("--in_flight: at least 1"));
+  }
   const Report report(absl::GetFlag(FLAGS_json), {"processes", "load"});
   for (const uint64_t count : processes) {
     for (const std::string& text : absl::GetFlag(FLAGS_loads)) {
       Scale scale;
       scale.processes = static_cast<uint32_t>(count);
       scale.active = std::min(static_cast<uint32_t>(active), scale.processes);
-      scale.load = std::atof(text.c_str());
-      if (!(scale.load > 0 && scale.load < 0.98)) {
+      if (!absl::SimpleAtod(text, &scale.load) || !(scale.load > 0 && scale.load < 0.98)) {
         fail(absl::InvalidArgumentError("--loads: '" + text + "' is not between 0 and 0.98"));
       }
       progress(absl::StrCat(count, " processes, load ", text));

@@ -110,6 +110,10 @@ int run() {
       if (wanted.empty()) break;
     }
   }
+  if (absl::GetFlag(FLAGS_repetitions) < 1 || !(absl::GetFlag(FLAGS_seconds) > 0)) {
+    std::fprintf(stderr, "bench_hex: --repetitions is 1 or more, and --seconds more than 0\n");
+    return 1;
+  }
   const Report report(absl::GetFlag(FLAGS_json), {"size", "kind", "simd"});
   const std::string sizes = absl::GetFlag(FLAGS_size);
   for (const auto& text : absl::StrSplit(sizes, ',')) {

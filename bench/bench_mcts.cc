@@ -165,7 +165,8 @@ int run(int argc, char** argv) {
   mcts::Program program(argc, argv);
   Arguments arguments;
   const auto& words = program.arguments();
-  bool good = program.error().empty();
+  std::string error = program.error();
+  bool good = error.empty();
   for (size_t i = 0; i < words.size() && good; ++i) {
     if (words[i] == "--help") {
       std::fputs(kHelp, stdout);
@@ -178,13 +179,15 @@ int run(int argc, char** argv) {
       good = absl::SimpleAtoi(words[++i], &arguments.size) && arguments.size >= 5 &&
              arguments.size <= 11;
     } else if (i + 1 < words.size() && words[i] == "--seconds") {
-      good = absl::SimpleAtod(words[++i], &arguments.seconds) && arguments.seconds > 0;
+      good = absl::SimpleAtod(words[++i], &arguments.seconds) && arguments.seconds > 0 &&
+             arguments.seconds <= 1e6;
     } else {
       good = false;
     }
+    if (!good) error = "cannot use " + words[i];
   }
   if (!good) {
-    std::fputs(kHelp, stderr);
+    std::fprintf(stderr, "bench_mcts: %s\n\n%s", error.c_str(), kHelp);
     return 2;
   }
   return program.run([&](mcts::Host& host) { return measure(arguments, host); });

@@ -431,6 +431,7 @@ int run(const std::string& name, char* const* argv) {
     fail("--workers is from 1 to 256");
   }
   if (repetitions < 1) fail("--repetitions must be 1 or more");
+  if (absl::GetFlag(FLAGS_steals) < 1) fail("--steals must be 1 or more");
   static_cast<void>(task_options());  // reports invalid options before workers exist
   TaskWorkers processes(absl::GetFlag(FLAGS_workers), argv);
   const int workers = processes.size();

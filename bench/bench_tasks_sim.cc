@@ -174,7 +174,7 @@ std::array<SimTime, kVictimLevels> latencies(SimTime between_hosts) {
   for (size_t level = 0; level + 1 < kVictimLevels; ++level) {
     double ns = 0;
     const std::string& text = near[near.size() == 1 ? 0 : level];
-    if (!absl::SimpleAtod(text, &ns) || ns < 0) fail("--near_latency: " + text);
+    if (!absl::SimpleAtod(text, &ns) || !(ns >= 0 && ns <= 1e9)) fail("--near_latency: " + text);
     all[level] = from_ns(ns);
   }
   all.back() = between_hosts;

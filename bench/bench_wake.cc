@@ -238,6 +238,10 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "bench_wake: it takes options only: see --help\n");
     return 1;
   }
+  if (absl::GetFlag(FLAGS_samples) < 1) {
+    std::fprintf(stderr, "bench_wake: --samples is 1 or more\n");
+    return 1;
+  }
   void* const shared = mmap(nullptr, sizeof(cariama::bench::BareFutex), PROT_READ | PROT_WRITE,
                             MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) {

@@ -168,8 +168,9 @@ std::string read(int argc, char** argv, Arguments& arguments) {
     } else if (word == "--checkpoint-every") {
       const std::string text = value(word);
       if (error.empty() && (!absl::SimpleAtod(text, &arguments.reach.checkpoint_seconds) ||
-                            !(arguments.reach.checkpoint_seconds >= 0))) {
-        error = "--checkpoint-every needs a number of seconds";
+                            !(arguments.reach.checkpoint_seconds >= 0 &&
+                              arguments.reach.checkpoint_seconds <= 1e9))) {
+        error = absl::StrCat("--checkpoint-every needs seconds from 0 to 1e9, not '", text, "'");
       }
     } else if (word == "--save") {
       arguments.save = value(word);
