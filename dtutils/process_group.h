@@ -49,9 +49,9 @@ struct RunOptions {
 // call. A handler of SIGCHLD must not wait for these processes. Errors: ABORTED (a process failed:
 // the text names each failed one by its label, with exit code or signal), DEADLINE_EXCEEDED (the
 // text names the processes that did not end), INVALID_ARGUMENT (count < 1), FAILED_PRECONDITION
-// (other threads), RESOURCE_EXHAUSTED (the calling process lacks memory to watch the processes, which
-// it has killed), or the code of an errno of socketpair, fork or pidfd_open. An exception that leaves
-// `body` ends its process by std::terminate.
+// (other threads), RESOURCE_EXHAUSTED (the calling process lacks memory to watch the processes,
+// which it has killed), or the code of an errno of socketpair, fork or pidfd_open. An exception
+// that leaves `body` ends its process by std::terminate.
 [[nodiscard]] CARIAMA_DTUTILS_EXPORT absl::Status run_processes(
     int count, const std::function<int(Exchange&)>& body, const RunOptions& options = {});
 

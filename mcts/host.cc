@@ -61,8 +61,8 @@ absl::Status watch_rank_0(Fabric& fabric, const std::atomic<bool>& ending) {
 
 // Connects this process to all others: a process that is stopped later does not delay a command of
 // rank 0, or the rollouts of a worker, by FabricOptions::timeout. A process that cannot be reached
-// is left out by the first search. Each process begins with the next rank, so that not all processes
-// connect to the same one at the same time.
+// is left out by the first search. Each process begins with the next rank, so that not all
+// processes connect to the same one at the same time.
 void connect_all(Fabric& fabric) {
   const uint32_t self = fabric.rank();
   for (uint32_t i = 1; i < fabric.size(); ++i) {
@@ -83,7 +83,7 @@ struct HostCounts {
 };
 
 HostCounts& host_counts(Fabric& fabric) {
-  return cariama::internal::attachment_of<HostCounts>(fabric);
+  return cariama::internal::attachments_of(fabric).get<HostCounts>(fabric);
 }
 
 // Asks rank 0 whether end() of its host with this number has run. Its call of that may have run in
@@ -601,8 +601,8 @@ void Host::end() {
   ended_ = true;
   if (rank_ != 0 || fabric_ == nullptr) return;
   if (threads_[0]->aggregators == nullptr) return;  // create() has failed
-  // Release: pairs with the load in ask_for_end(). Before the calls: a process without a host, where
-  // one of these does nothing, asks later.
+  // Release: pairs with the load in ask_for_end(). Before the calls: a process without a host,
+  // where one of these does nothing, asks later.
   host_counts(*fabric_).ended.store(number_, std::memory_order_release);
   for (uint32_t other = 1; other < size_; ++other) {
     if (!alive(other)) continue;

@@ -164,8 +164,9 @@ class CARIAMA_MCTS_EXPORT Host {
   // those of its processes.
   [[nodiscard]] static uint64_t dead_hash(Rank rank) { return Random::mix(uint64_t{rank} + 1); }
 
-  // Called by worker 0 of each rank other than 0. Blocks and works until rank 0 calls end(); returns
-  // at once if rank 0 has called it before, also if this process has created its host after that.
+  // Called by worker 0 of each rank other than 0. Blocks and works until rank 0 calls end().
+  // Returns at once if rank 0 has called it before, also if this process creates its host after
+  // that.
   // Returns UNAVAILABLE if rank 0 dies, or has left out this process. Throws an exception that a
   // function of the game throws in a worker of this process, as step() and work_until() do. Then
   // this process cannot complete the search: destroy the host.

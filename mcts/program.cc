@@ -49,8 +49,8 @@ void handle_interrupts(void (*handler)(int)) {
   if (handler == nullptr) return;
   struct sigaction action {};
   action.sa_handler = handler;
-  // The process may be waiting in Fabric::create() or finalize(), where nothing reads the flag of the
-  // handler: the same signal has its default action then.
+  // The process may be waiting in Fabric::create() or finalize(), where nothing reads the flag of
+  // the handler: the same signal has its default action then.
   action.sa_flags = static_cast<int>(SA_RESTART | SA_RESETHAND);
   for (const int one : {SIGINT, SIGTERM}) ::sigaction(one, &action, nullptr);
 }

@@ -5,7 +5,7 @@
 #ifndef CARIAMA_DSFABRIC_CALLS_FABRIC_PARTS_H_
 #define CARIAMA_DSFABRIC_CALLS_FABRIC_PARTS_H_
 
-#include "dsfabric/internal/attachments.h"  // attachment_of()
+#include "dsfabric/internal/attachments.h"
 
 namespace cariama {
 class Fabric;
@@ -38,6 +38,12 @@ class Workers;
 [[nodiscard]] AwaitedTransfers& transfers_of(Fabric& fabric);
 [[nodiscard]] Pulls& pulls_of(Fabric& fabric);
 [[nodiscard]] Dispatch& dispatch_of(Fabric& fabric);
+
+// Returns the fabric's object of type T, which the first call creates (attachments.h).
+template <typename T>
+[[nodiscard]] T& attachment_of(Fabric& fabric) {
+  return attachments_of(fabric).get<T>(fabric);
+}
 
 }  // namespace cariama::internal
 

@@ -1,5 +1,5 @@
-// Attachments: the state of parts of this layer, and of the layers above, for one fabric, created on
-// first use and destroyed with the fabric. An arriving call finds the state of its own fabric in
+// Attachments: the state of parts of this layer, and of the layers above, for one fabric, created
+// on first use and destroyed with the fabric. An arriving call finds the state of its own fabric in
 // them, so several fabrics in one process stay separate.
 #ifndef CARIAMA_DSFABRIC_INTERNAL_ATTACHMENTS_H_
 #define CARIAMA_DSFABRIC_INTERNAL_ATTACHMENTS_H_
@@ -41,12 +41,6 @@ class Attachments {
 
 // Thread-safe. The reference is valid as long as the fabric.
 [[nodiscard]] CARIAMA_DSFABRIC_EXPORT Attachments& attachments_of(Fabric& fabric);
-
-// Returns the fabric's object of type T, which the first call creates.
-template <typename T>
-[[nodiscard]] T& attachment_of(Fabric& fabric) {
-  return attachments_of(fabric).get<T>(fabric);
-}
 
 }  // namespace internal
 }  // namespace cariama

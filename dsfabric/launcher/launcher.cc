@@ -4,7 +4,6 @@
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/prctl.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -31,6 +30,7 @@
 #include "dsfabric/bootstrap/sockets.h"
 #include "dsfabric/bootstrap/store_bootstrap.h"
 #include "dsfabric/launcher/child_process.h"
+#include "dsfabric/launcher/descriptor_limit.h"
 #include "dsfabric/launcher/launcher_signals.h"
 #include "dsfabric/launcher/line_tagger.h"
 #include "dsfabric/launcher/output_queue.h"
@@ -49,6 +49,7 @@ namespace cariama {
 namespace {
 
 using internal::ChildProcess;
+using internal::DescriptorLimit;
 using internal::LineTagger;
 
 // The time that an exit with an error stays unreported. A process that a signal kills may be its
@@ -183,29 +184,6 @@ class InputRelay {
   FileDescriptor reader_;
   FileDescriptor writer_;
   std::string pending_;
-};
-
-// Raises the limit of descriptors of this process during its lifetime, as far as the user may.
-class DescriptorLimit {
- public:
-  explicit DescriptorLimit(rlim_t wanted) {
-    if (getrlimit(RLIMIT_NOFILE, &before_) != 0 || before_.rlim_cur >= wanted) return;
-    rlimit raised = before_;
-    raised.rlim_cur = std::min(wanted, before_.rlim_max);
-    raised_ = setrlimit(RLIMIT_NOFILE, &raised) == 0;
-  }
-  ~DescriptorLimit() { restore(); }
-  DescriptorLimit(const DescriptorLimit&) = delete;
-  DescriptorLimit& operator=(const DescriptorLimit&) = delete;
-
-  // Async-signal-safe: for a child between fork and exec.
-  void restore() const {
-    if (raised_) setrlimit(RLIMIT_NOFILE, &before_);
-  }
-
- private:
-  rlimit before_{};
-  bool raised_ = false;
 };
 
 class Job {

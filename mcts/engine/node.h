@@ -201,8 +201,8 @@ class Node {
   // Returns the key of the position for which the node was created; state() may be a simplified
   // form of this position. Returns 0 in games without keys.
   [[nodiscard]] uint64_t key() const { return key_; }
-  // Returns true if a player of the game, or chance, is to move in the position. Otherwise it has no
-  // node with moves: create() throws.
+  // Returns true if a player of the game, or chance, is to move in the position. Otherwise it has
+  // no node with moves: create() throws.
   [[nodiscard]] static bool has_mover(const G& position) {
     return internal::is_chance(position) || internal::is_player<G>(position.to_move());
   }
