@@ -206,7 +206,9 @@ class CARIAMA_DSFABRIC_EXPORT Fabric {
   // As wait(), for a condition that a plain RDMA WRITE makes true. A plain WRITE does not wake a
   // sleeping thread, so this function polls and never sleeps.
   [[nodiscard]] bool wait_polling(const std::function<bool()>& condition, Deadline deadline);
-  // Wakes worker `index` of this process, so that it re-checks its condition.
+  // Wakes worker `index` of this process, so that it re-checks its condition. Also resumes the
+  // coroutines of this process that await a Synchronizer (finished(), future.h) without an
+  // operation left.
   void wake(ThreadIndex index);
 
   // Ends the job. Every process calls finalize(), from one thread; the process's other threads have

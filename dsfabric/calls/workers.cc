@@ -261,6 +261,8 @@ void Workers::wake(uint32_t index) {
   if (index >= count()) return;
   if (calls_ != nullptr) ring_for_calls(doorbells_.get_buffer(), count(), index);
   workers_[index]->waits.ring();
+  if (awaited_count_.load(std::memory_order_seq_cst) != 0) [[unlikely]]
+    resume_finished();
 }
 
 }  // namespace cariama::internal

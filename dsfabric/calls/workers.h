@@ -156,7 +156,7 @@ class Workers {
     if (calls_ != nullptr) calls_[count()].doorbell.ring();
   }
   // Wakes the thread that runs the calls of worker `index`, and that worker's thread, so that they
-  // re-check.
+  // re-check. Resumes the coroutines whose Synchronizer has no operation left.
   void wake(uint32_t index);
   // Makes every waiting thread re-check its condition. Called after every event that may have
   // changed one. Resumes the coroutines whose Synchronizer has finished, all of them; then throws

@@ -10,6 +10,7 @@
 #include <numeric>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "dsfabric/calls/answers.h"
@@ -633,6 +634,28 @@ Detached coroutine(Fabric& fabric, std::atomic<int>& steps) {
   absl::Status failed = co_await async_call(fabric, other, [] { throw std::runtime_error("no"); });
   EXPECT_TRUE(absl::IsInternal(failed));
   ++steps;
+}
+
+Detached set_after(Fabric& fabric, Synchronizer& done, bool& resumed) {
+  must(co_await finished(fabric, done));
+  resumed = true;
+}
+
+// A thread of the program counts the operations down itself.
+TEST_P(SendCallTest, WakingAThreadResumesItsCoroutines) {
+  LocalJob job(job_of(1));
+  job.run([](Fabric& fabric, uint32_t) {
+    Synchronizer done;
+    bool resumed = false;
+    set_after(fabric, done, resumed);
+    EXPECT_FALSE(resumed);
+    std::thread other([&] {
+      done.decrease();
+      fabric.wake(0);
+    });
+    EXPECT_TRUE(fabric.wait([&] { return resumed; }, soon()));
+    other.join();
+  });
 }
 
 TEST_P(SendCallTest, FuturesAndCoroutines) {
