@@ -32,7 +32,9 @@ ABSL_FLAG(
     std::string, mode, "all",
     "send: send-based calls; write: RDMAMessenger; trad, ovfl: aggregators; max-raw: SENDs of that "
     "size without copying or invoking; ring, ring-batched: a ring in shared memory, the "
-    "ceilings without and with aggregation; or a list of them; all: every mode, with ratios");
+    "ceilings without and with aggregation; captured: as write, but closures capture payloads of "
+    "every size; read: the receiver READs registered memory; or a list of them; all: every mode "
+    "but the last two, with ratios");
 ABSL_FLAG(std::string, size, "8,64,256,4Ki",
           "bytes of a payload: 8, 64, 256, 4Ki, 64Ki, or a list of these. With 64Ki chunks and "
           "receive units are larger");
@@ -100,7 +102,8 @@ absl::StatusOr<std::vector<CallMode>> parse_modes(const std::string& text, bool 
     const size_t end = std::min(text.find(',', begin), text.size());
     const auto mode = call_mode_named(text.substr(begin, end - begin));
     if (!mode) {
-      return refuse("mode", text, "send, write, trad, ovfl, max-raw, ring, ring-batched or all");
+      return refuse("mode", text,
+                    "send, write, trad, ovfl, captured, read, max-raw, ring, ring-batched or all");
     }
     if (latency && *mode != CallMode::kSend && *mode != CallMode::kWrite) {
       return refuse("mode", text, "send or write, which --measure latency needs");

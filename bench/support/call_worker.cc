@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <span>
 #include <utility>
 
@@ -26,7 +27,8 @@ constexpr Named kModes[] = {
     {"ring", CallMode::kRing},      {"ring-batched", CallMode::kRingBatched},
     {"max-raw", CallMode::kMaxRaw}, {"send", CallMode::kSend},
     {"write", CallMode::kWrite},    {"trad", CallMode::kTrad},
-    {"ovfl", CallMode::kOvfl}};
+    {"ovfl", CallMode::kOvfl},      {"captured", CallMode::kCaptured},
+    {"read", CallMode::kRead}};
 
 template <size_t kBytes, int kHandlers>
 const Messages<kBytes, kHandlers>& messages_of() {
@@ -51,23 +53,28 @@ auto with_size(uint64_t size, Function&& function) {
   }
 }
 
+// Returns true if a call was accepted; else stores its error.
+inline __attribute__((always_inline)) bool accepted(const CallResult& result,
+                                                    absl::Status& failure) {
+  if (result.ok()) [[likely]]
+    return true;
+  failure = result.status();
+  return false;
+}
+
 // Sends one call in the form that a user would choose for a payload of this size: a lambda that
 // captures it, or call_buffer.
 template <size_t kBytes, int kHandler, typename Target>
 inline __attribute__((always_inline)) bool call_once(Target& target,
                                                      const Handler<kBytes, kHandler>& message,
                                                      absl::Status& failure) {
-  CallResult result;
   if constexpr (kBytes <= kMostCaptured) {
-    result = target.call(message);
+    return accepted(target.call(message), failure);
   } else {
-    result = target.call_buffer(BufferHandler<kBytes, kHandler>(),
-                                std::as_bytes(std::span(message.payload.words)));
+    return accepted(target.call_buffer(BufferHandler<kBytes, kHandler>(),
+                                       std::as_bytes(std::span(message.payload.words))),
+                    failure);
   }
-  if (result.ok()) [[likely]]
-    return true;
-  failure = result.status();
-  return false;
 }
 
 // Send-based calls with the interface of a messenger.
@@ -116,11 +123,25 @@ uint64_t call_sum(const CallLoad& load, uint64_t messages) {
 }
 
 RDMAMessenger& CallWorker::messenger(CallMode mode) {
-  auto& own = messengers_[mode == CallMode::kWrite ? 0 : mode == CallMode::kTrad ? 1 : 2];
+  auto& own = messengers_[static_cast<size_t>(mode) - static_cast<size_t>(CallMode::kWrite)];
   if (own == nullptr) {
     own = std::make_unique<RDMAMessenger>(*place_.thread, place_.destination, place_.options);
   }
   return *own;
+}
+
+template <size_t kBytes>
+absl::StatusOr<RDMAMemory*> CallWorker::registered_payloads() {
+  const auto known = payloads_.find(kBytes);
+  if (known != payloads_.end()) return &known->second;
+  using Round = Messages<kBytes, 1>;
+  auto memory = place_.thread->fabric().memory().allocate(kBytes * Round::kRound);
+  if (!memory.ok()) return memory.status();
+  static const Closures<kBytes, 0> closures;
+  for (size_t i = 0; i < Round::kRound; ++i) {
+    std::memcpy(memory->get_buffer() + i * kBytes, closures[i].payload.words.data(), kBytes);
+  }
+  return &payloads_.emplace(kBytes, *std::move(memory)).first->second;
 }
 
 template <size_t kBytes, int kHandlers>
@@ -159,6 +180,26 @@ absl::Status CallWorker::send(CallMode mode, uint64_t messages) {
       RDMAOverflowAggregator aggregator(messenger(mode));
       send_to(aggregator);
       if (failure.ok()) failure = aggregator.flush();
+      break;
+    }
+    case CallMode::kCaptured: {
+      RDMAMessenger& target = messenger(mode);
+      what.each(messages, [&](const auto& message) __attribute__((always_inline)) {
+        return accepted(target.call(message), failure);
+      });
+      break;
+    }
+    case CallMode::kRead: {
+      RDMAMessenger& target = messenger(mode);
+      const auto memory = registered_payloads<kBytes>();
+      if (!memory.ok()) return memory.status();
+      uint64_t number = 0;
+      what.each(messages, [&]<int kHandler>(const Handler<kBytes, kHandler>&) {
+        const uint64_t offset = number++ % Messages<kBytes, kHandlers>::kRound * kBytes;
+        return accepted(target.template call_buffer<Sync>(BufferHandler<kBytes, kHandler>(),
+                                                          *memory, offset, kBytes),
+                        failure);
+      });
       break;
     }
   }
@@ -276,6 +317,10 @@ absl::Status CallWorker::close() {
     if (messenger == nullptr) continue;
     first.Update(messenger->shutdown(deadline_after(std::chrono::minutes(1))));
   }
+  for (auto& [size, memory] : payloads_) {
+    first.Update(place_.thread->fabric().memory().free(std::move(memory)));
+  }
+  payloads_.clear();
   return first;
 }
 

@@ -2,7 +2,9 @@
 #ifndef CARIAMA_BENCH_SUPPORT_CALL_WORKER_H_
 #define CARIAMA_BENCH_SUPPORT_CALL_WORKER_H_
 
+#include <cstddef>
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -14,6 +16,7 @@
 #include "bench/support/rounds.h"
 #include "bench/support/transfer_side.h"
 #include "dsfabric/fabric.h"
+#include "dtutils/memory.h"
 #include "riutils/aggregator.h"
 #include "riutils/messenger.h"
 
@@ -27,8 +30,12 @@ enum class CallMode : uint8_t {
   kWrite,   // RDMAMessenger
   kTrad,    // RDMAAggregator
   kOvfl,    // RDMAOverflowAggregator
+  // The forms in which RDMAMessenger sends a payload that kWrite copies into the call if it is
+  // large:
+  kCaptured,  // call, of a closure that captures the payload
+  kRead,      // call_buffer<Sync> of registered memory, which the receiver READs
 };
-// Returns "ring", "ring-batched", "max-raw", "send", "write", "trad" or "ovfl".
+// Returns "ring", "ring-batched", "max-raw", "send", "write", "trad", "ovfl", "captured" or "read".
 [[nodiscard]] std::string call_mode_name(CallMode mode);
 [[nodiscard]] std::optional<CallMode> call_mode_named(const std::string& name);
 [[nodiscard]] constexpr bool needs_fabric(CallMode mode) { return mode >= CallMode::kSend; }
@@ -85,9 +92,14 @@ class CallWorker {
   [[nodiscard]] absl::Status raw(uint64_t size, uint64_t messages);
   // Returns the channel of `mode`; creates it on first use.
   [[nodiscard]] RDMAMessenger& messenger(CallMode mode);
+  // Returns registered memory that contains the payloads of a round, one behind the other.
+  template <size_t kBytes>
+  [[nodiscard]] absl::StatusOr<RDMAMemory*> registered_payloads();
 
   const Place place_;
-  std::unique_ptr<RDMAMessenger> messengers_[3];  // one for each mode: each has chunks of its own
+  // One for each mode of one-sided calls: each has chunks of its own.
+  std::unique_ptr<RDMAMessenger> messengers_[5];
+  std::map<size_t, RDMAMemory> payloads_;  // for kRead, by size
   std::vector<double> round_trips_;
 };
 
