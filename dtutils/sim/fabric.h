@@ -100,6 +100,8 @@ class Fabric {
   [[nodiscard]] uint32_t endpoint_count() const { return static_cast<uint32_t>(endpoints_.size()); }
   // As SimFabric::take_arrivals().
   [[nodiscard]] std::vector<uint32_t> take_arrivals();
+  // Adds the endpoint to the next result of take_arrivals().
+  void note_arrival(Endpoint& endpoint);
   void set_island(uint32_t endpoint, uint32_t island) { endpoints_[endpoint]->island = island; }
   uint32_t new_island() { return ++islands_; }
   void heal();
@@ -182,7 +184,6 @@ class Fabric {
   void schedule_port(Endpoint& endpoint);
   void arrive(std::unique_ptr<Packet> packet);
   void deliver(std::unique_ptr<Packet> packet);
-  void note_arrival(Endpoint& endpoint);
   [[nodiscard]] SimTime time_on_wire(uint64_t bytes) const;
   [[nodiscard]] const Registration* find(uint64_t key, const ProtectionDomain* domain,
                                          uint64_t address, uint64_t bytes) const;
@@ -198,7 +199,7 @@ class Fabric {
   Random random_;
   std::vector<Event> events_;  // a heap; the next event is in front
   std::vector<std::unique_ptr<Endpoint>> endpoints_;
-  std::vector<uint32_t> arrivals_;  // endpoints at which messages arrived since take_arrivals()
+  std::vector<uint32_t> arrivals_;  // the next result of take_arrivals()
   std::vector<SimQueuePair*> queue_pairs_;
   std::vector<Registration> registrations_;
   std::vector<uint32_t> free_registrations_;

@@ -180,6 +180,7 @@ ArrivalOrder SimQueuePair::write_order() const { return fabric_->options().write
 void SimQueuePair::enter_error() {
   if (state_ == QueuePairState::kError) return;
   state_ = QueuePairState::kError;
+  fabric_->note_arrival(*endpoint_);  // a failure for want of answers has no message
   while (!operations_.empty()) {
     complete(operations_.front(), first_, CompletionStatus::kFlushed);
     operations_.pop_front();

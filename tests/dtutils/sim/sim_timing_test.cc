@@ -2,6 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
 
 #include "dtutils/sim/sim_fabric.h"
 #include "tests/dtutils/testing/device_node.h"
@@ -178,6 +181,16 @@ TEST_F(SimTimingTest, DeadPeerIsReportedAfterAllRetries) {
   const Segment segment = a_->segment(0, 8);
   EXPECT_EQ(ab_->post_send(request_for(Opcode::kWrite, segment, *b_, 0)).error,
             PostError::kNotConnected);
+}
+
+TEST_F(SimTimingTest, EndpointWhoseOperationFailsIsAmongTheArrivals) {
+  start(figures(), {.retry_count = 3, .ack_timeout = microseconds(100)});
+  post(Opcode::kWrite, 8, 1);
+  fabric_->kill(1);
+  fabric_->run_until(microseconds(3 * 100));
+  EXPECT_TRUE(fabric_->take_arrivals().empty()) << "retries are left";
+  fabric_->run_until(microseconds(5 * 100));
+  EXPECT_EQ(fabric_->take_arrivals(), std::vector<uint32_t>{0});
 }
 
 TEST_F(SimTimingTest, PartitionThatHealsInTimeIsNotNoticed) {
