@@ -24,25 +24,36 @@ struct LocalStore {
     bool ended = false;
     std::mutex handling;  // held while its handler runs
     internal::Broker::Handler handler;
+    std::atomic<uint64_t> operations{0};
   };
   std::mutex mutex;
   Doorbell changed;
-  // The values that the processes have put under one key.
+  // The values that the processes have put under one key. A value wakes only the threads that wait
+  // for one of its key: rank 0 would otherwise wake all processes with each value that it awaits.
   struct Values {
+    explicit Values(size_t processes) : by_rank(processes) {}
     std::vector<std::optional<std::string>> by_rank;
     size_t count = 0;
+    Doorbell changed;
   };
   std::map<std::string, Values, std::less<>> values;
   std::vector<Rank> ranks;
   std::vector<std::string> labels;  // by rank; constant
   std::atomic<uint32_t> ends{0};    // of processes
   std::vector<uint64_t> fences = std::vector<uint64_t>(ranks.size());
-  std::atomic<uint64_t> operations{0};
 
+  // Requires: the caller holds `mutex`.
+  Values& values_of(std::string_view key) {
+    const auto known = values.find(key);
+    if (known != values.end()) return known->second;
+    return values.try_emplace(std::string(key), ranks.size()).first->second;
+  }
+  // Requires: the caller holds `mutex`.
   void set_ended(Rank& rank) {
     if (!rank.ended) ++ends;
     rank.ended = true;
     changed.ring();
+    for (auto& [key, of_key] : values) of_key.changed.ring();
   }
   absl::Status ended(int rank) const {
     return make_error(absl::StatusCode::kUnavailable, ErrorScope::kPeer,
@@ -66,71 +77,71 @@ class LocalBootstrap final : public Bootstrap {
   const std::string& label(int rank) const override { return store_->labels[rank]; }
 
   absl::Status put(std::string_view key, std::string_view value) override {
-    ++store_->operations;
+    count_operation();
     const std::lock_guard lock(store_->mutex);
-    LocalStore::Values& values = store_->values[std::string(key)];
-    values.by_rank.resize(store_->ranks.size());
+    LocalStore::Values& values = store_->values_of(key);
     if (!values.by_rank[rank_].has_value()) ++values.count;
     values.by_rank[rank_] = value;
-    store_->changed.ring();
+    values.changed.ring();
     return absl::OkStatus();
-  }
-  absl::StatusOr<std::string> get(int rank, std::string_view key, Deadline deadline) override {
-    ++store_->operations;
-    return find(rank, key, deadline);
   }
   absl::StatusOr<std::vector<std::string>> get_all(std::string_view key,
                                                    Deadline deadline) override {
-    ++store_->operations;
+    count_operation();
+    LocalStore::Values& values = values_of(key);
     // Copies no value before all have been put, so that the copies of waiting processes take no
     // memory.
-    const absl::Status all = wait(deadline, "a value", [&]() -> absl::StatusOr<bool> {
-      const auto at = store_->values.find(key);
-      if (at != store_->values.end() && at->second.count == store_->ranks.size()) return true;
+    const auto look = [&]() -> absl::StatusOr<bool> {
+      if (values.count == store_->ranks.size()) return true;
       if (store_->ends == 0) return false;
       for (int rank = 0; rank < size(); ++rank) {
-        const bool put = at != store_->values.end() && at->second.by_rank[rank].has_value();
-        if (!put && store_->ranks[rank].ended) return store_->ended(rank);
+        if (!values.by_rank[rank].has_value() && store_->ranks[rank].ended) {
+          return store_->ended(rank);
+        }
       }
       return false;
-    });
+    };
+    const absl::Status all = wait(deadline, "a value", values.changed, look);
     if (!all.ok()) return all;
     const std::lock_guard lock(store_->mutex);
-    std::vector<std::string> values;
-    values.reserve(store_->ranks.size());
-    for (const auto& value : store_->values.find(key)->second.by_rank) values.push_back(*value);
-    return values;
+    std::vector<std::string> copies;
+    copies.reserve(store_->ranks.size());
+    for (const auto& value : values.by_rank) copies.push_back(*value);
+    return copies;
   }
-  absl::StatusOr<std::string> find(int rank, std::string_view key, Deadline deadline) {
+  absl::StatusOr<std::string> get(int rank, std::string_view key, Deadline deadline) override {
+    count_operation();
+    LocalStore::Values& values = values_of(key);
     std::string value;
-    const absl::Status found = wait(deadline, "a value", [&]() -> absl::StatusOr<bool> {
-      const auto at = store_->values.find(key);
-      if (at != store_->values.end() && at->second.by_rank[rank].has_value()) {
-        value = *at->second.by_rank[rank];
+    const auto look = [&]() -> absl::StatusOr<bool> {
+      if (values.by_rank[rank].has_value()) {
+        value = *values.by_rank[rank];
         return true;
       }
       if (store_->ranks[rank].ended) return store_->ended(rank);
       return false;
-    });
+    };
+    const absl::Status found = wait(deadline, "a value", values.changed, look);
     if (!found.ok()) return found;
     return value;
   }
   absl::Status fence(Deadline deadline) override {
-    ++store_->operations;
+    count_operation();
     {
       const std::lock_guard lock(store_->mutex);
       if (!fenced_) ++store_->fences[rank_];
       fenced_ = true;
       store_->changed.ring();
     }
-    absl::Status left = wait(deadline, "a fence", [&]() -> absl::StatusOr<bool> {
+    const auto look = [&]() -> absl::StatusOr<bool> {
       for (int i = 0; i < size(); ++i) {
         if (store_->fences[i] >= store_->fences[rank_]) continue;
         if (store_->ranks[i].ended) return store_->ended(i);
         return false;
       }
       return true;
-    });
+    };
+    absl::Status left = wait(deadline, "a fence", store_->changed, look);
     if (!absl::IsDeadlineExceeded(left)) fenced_ = false;
     return left;
   }
@@ -141,11 +152,17 @@ class LocalBootstrap final : public Bootstrap {
   absl::Status finalize(Deadline) override { return absl::OkStatus(); }
 
  private:
+  void count_operation() { ++store_->ranks[rank_].operations; }
+  LocalStore::Values& values_of(std::string_view key) {
+    const std::lock_guard lock(store_->mutex);
+    return store_->values_of(key);
+  }
   // Blocks until `look` returns true or an error. `look` is called with the store's mutex held.
+  // `changed` is rung when its result changes.
   template <typename Look>
-  absl::Status wait(Deadline deadline, const char* what, Look&& look) {
+  absl::Status wait(Deadline deadline, const char* what, Doorbell& changed, const Look& look) {
     absl::StatusOr<bool> answer = false;
-    DoorbellSleeper sleeper(store_->changed);
+    DoorbellSleeper sleeper(changed);
     const bool came = wait_until(
         [&] {
           const std::lock_guard lock(store_->mutex);
@@ -216,7 +233,9 @@ void mark_ended(LocalStore& store, uint32_t rank) {
   const std::lock_guard lock(store.mutex);
   store.set_ended(store.ranks[rank]);
 }
-uint64_t store_operations(const LocalStore& store) { return store.operations.load(); }
+uint64_t store_operations(const LocalStore& store, uint32_t rank) {
+  return store.ranks[rank].operations.load();
+}
 std::unique_ptr<Bootstrap> make_local_bootstrap(std::shared_ptr<LocalStore> store, uint32_t rank) {
   return std::make_unique<LocalBootstrap>(std::move(store), rank);
 }

@@ -17,8 +17,8 @@ struct LocalStore;
 [[nodiscard]] std::shared_ptr<LocalStore> make_local_store(uint32_t processes);
 // Marks a process as ended, as a launcher does with a process that has died.
 void mark_ended(LocalStore& store, uint32_t rank);
-// Returns the number of put(), get(), get_all() and fence() operations of all processes so far.
-[[nodiscard]] uint64_t store_operations(const LocalStore& store);
+// Returns the number of put(), get(), get_all() and fence() operations of `rank` so far.
+[[nodiscard]] uint64_t store_operations(const LocalStore& store, uint32_t rank);
 
 // Returns the view of `rank`. Its destruction marks the process as ended.
 [[nodiscard]] std::unique_ptr<Bootstrap> make_local_bootstrap(std::shared_ptr<LocalStore> store,
