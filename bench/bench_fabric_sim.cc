@@ -3,12 +3,14 @@
 // (bench/support/virtual_cluster.h).
 //
 //   bench_fabric_sim --processes 100,1000
+//   bench_fabric_sim --processes 10000 --operations barrier,all_reduce
 //
 // All processes begin each operation at the same virtual time. Only the network takes virtual time:
 // a message takes --latency, and --message-gap at each port. All pairs of processes have the same
 // distance. Connections and the exchange of addresses go through a store in memory and take none,
-// but their operations are counted. Each process takes the first superpage of its fabric, 2 MiB,
-// and its connections; the processes share the list of their names.
+// but their operations are counted. The processes share the list of their names. Memory of the
+// simulation for each process: its superpages (--superpage), its heap (`heap_bytes`), and a thread
+// with its stack. `peak_bytes` is the memory of all, `real_seconds` the real time.
 // Rows, by processes and operation:
 //
 //   time                from the common start until the last process has finished
@@ -23,14 +25,19 @@
 //   registered_bytes    in use per process after the operation: mean
 //   heap_bytes          allocated per process after the operation: mean, with the simulation's own
 //   store_operations    of a process: puts, gets and fences of the store: mean
+//   most_store_operations  of the process with most, which are one after the other
 //
 // The operations, in this order: `start` (Fabric::create), `connect` (each process calls a random
 // one), `first_barrier` (which connects the tree), `barrier`, `all_reduce` (8 bytes), `gather` (8
 // bytes of each process), `broadcast` (8 bytes, dsfabric), `call_broadcast` (riutils),
 // `buffer_broadcast` (--buffer bytes), `quiescence`; then one process is killed: `detect` (the time
 // until the process that calls it has its error), `spread` (until all others know), and
-// `barrier_without` (a barrier that leaves it out).
+// `barrier_without` (a barrier that leaves it out); at last `finalize` (Fabric::finalize of the
+// others). --operations chooses some of them; `start` and `first_barrier` always run. finalize()
+// agrees through the store, so that it has no virtual time: a row of its time would be that of the
+// store, `most_store_operations` times the time of one operation.
 #include <malloc.h>
+#include <sys/resource.h>
 
 #include <algorithm>
 #include <bit>
@@ -38,8 +45,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <iterator>
+#include <memory>
 #include <random>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/flags/flag.h"
@@ -50,6 +61,7 @@
 #include "bench/support/report.h"
 #include "bench/support/virtual_cluster.h"
 #include "dsfabric/collectives.h"
+#include "dsfabric/fabric_options.h"
 #include "dsfabric/future.h"
 #include "dsfabric/quiescence.h"
 #include "dsfabric/send_call.h"
@@ -57,7 +69,17 @@
 #include "riutils/broadcast.h"
 
 ABSL_FLAG(std::string, processes, "100,1000", "numbers of processes");
+ABSL_FLAG(std::vector<std::string>, operations, (std::vector<std::string>{"all"}),
+          "all, or a list of connect, barrier, all_reduce, gather, broadcast, call_broadcast, "
+          "buffer_broadcast, quiescence, death (detect, spread and barrier_without), finalize");
 ABSL_FLAG(std::string, buffer, "64Ki", "bytes of the buffer that buffer_broadcast sends");
+ABSL_FLAG(std::string, superpage, "1Mi",
+          "bytes of a process's first superpage: memory that it takes, used or not");
+ABSL_FLAG(std::string, chunk, "64Ki", "FabricOptions::superpages.chunk_bytes");
+ABSL_FLAG(std::string, receive_units, "16", "FabricOptions::receive_units");
+ABSL_FLAG(std::string, receive_unit_bytes, "4Ki", "FabricOptions::receive_unit_bytes");
+ABSL_FLAG(double, longest_sleep, 1e7,
+          "ns after which a waiting process polls, without a message: longer takes less real time");
 ABSL_FLAG(uint64_t, seed, 1, "seed of all random choices");
 ABSL_FLAG(bool, json, false, "print one JSON object per line");
 
@@ -80,9 +102,35 @@ void must(const absl::Status& status) {
 }
 Deadline soon() { return deadline_after(kPatience); }
 
+constexpr std::string_view kOperations[] = {
+    "connect",        "barrier",          "all_reduce", "gather", "broadcast",
+    "call_broadcast", "buffer_broadcast", "quiescence", "death",  "finalize"};
+// Returns true if --operations contains `operation`.
+bool is_chosen(std::string_view operation) {
+  const std::vector<std::string> chosen = absl::GetFlag(FLAGS_operations);
+  return std::any_of(chosen.begin(), chosen.end(), [&](const std::string& one) {
+    return one == "all" || one == operation;
+  });
+}
+void check_operations() {
+  for (const std::string& one : absl::GetFlag(FLAGS_operations)) {
+    const bool known = std::find(std::begin(kOperations), std::end(kOperations), one) !=
+                       std::end(kOperations);
+    if (!known && one != "all") {
+      fail(absl::InvalidArgumentError("--operations: there is no '" + one + "', see --help"));
+    }
+  }
+}
+
 uint64_t heap_bytes() {
   const struct mallinfo2 info = mallinfo2();
   return info.uordblks + info.hblkhd;
+}
+// Returns the most memory that this process of the operating system has taken.
+double peak_bytes() {
+  struct rusage usage {};
+  getrusage(RUSAGE_SELF, &usage);
+  return 1024.0 * static_cast<double>(usage.ru_maxrss);
 }
 // Returns the registered bytes in use, of all simulated processes.
 uint64_t registered_bytes() {
@@ -99,12 +147,24 @@ uint64_t registered_bytes() {
 struct Totals {
   std::vector<uint64_t> sent;  // messages, by process
   uint64_t bytes = 0;
-  uint64_t store_operations = 0;
+  std::vector<uint64_t> store_operations;  // by process
+};
+// The difference of two vectors of counters.
+struct Growth {
+  Growth(const std::vector<uint64_t>& after, const std::vector<uint64_t>& before) {
+    for (size_t i = 0; i < after.size(); ++i) {
+      sum += after[i] - before[i];
+      most = std::max(most, after[i] - before[i]);
+    }
+  }
+  uint64_t sum = 0;
+  uint64_t most = 0;
 };
 
 // The cost of one operation.
 struct Outcome {
   std::string operation;
+  bool timed = true;
   SimTime time{0};
   SimTime bound{0};
   double messages = 0;
@@ -115,6 +175,7 @@ struct Outcome {
   double registered_bytes = 0;
   double heap_bytes = 0;
   double store_operations = 0;
+  uint64_t most_store_operations = 0;
 };
 
 // Measures the operations of one simulation. The processes share this object without a lock, since
@@ -134,10 +195,18 @@ class Stages {
   }
   // As run(), for an operation that has already ended and takes no virtual time.
   void finish(Fabric& fabric, const char* operation, uint32_t steps) {
-    const uint64_t connections = fabric.statistics().connections;
-    connections_ += connections;
-    most_connections_ = std::max(most_connections_, connections);
+    note_connections(fabric);
     align(fabric, [&] { record(operation, steps); });
+  }
+  // Called by every process, as its last operation: ends the job.
+  void finalize(Fabric& fabric, std::unique_ptr<ThreadContext> thread) {
+    align(fabric, [] {});
+    thread.reset();
+    must(fabric.finalize(soon()));
+    note_connections(fabric);
+    if (++reached_ != taking_part_) return;
+    record("finalize", 0);
+    outcomes_.back().timed = false;
   }
   // The calling process will be killed: the others go on without it.
   void leave() { --taking_part_; }
@@ -149,6 +218,12 @@ class Stages {
     return cluster_.process(fabric.rank()).clock;
   }
 
+  void note_connections(const Fabric& fabric) {
+    const uint64_t connections = fabric.statistics().connections;
+    connections_ += connections;
+    most_connections_ = std::max(most_connections_, connections);
+  }
+
   // Waits for all processes; the last one runs `last`. All continue at the same virtual time.
   void align(Fabric& fabric, const std::function<void()>& last) {
     latest_ = std::max(latest_, now(fabric));
@@ -157,6 +232,7 @@ class Stages {
       last();
       start_ = latest_ + std::chrono::microseconds(100);
       ++aligned_;
+      cluster_.wake_all();
     } else {
       const uint64_t stage = aligned_;
       if (!fabric.wait([&] { return aligned_ != stage; }, soon())) {
@@ -173,20 +249,17 @@ class Stages {
     outcome.operation = operation;
     outcome.time = std::max(end_ - start_, SimTime(0));
     outcome.bound = from_ns(absl::GetFlag(FLAGS_latency)) * steps;
-    uint64_t messages = 0;
-    for (size_t rank = 0; rank < after.sent.size(); ++rank) {
-      const uint64_t sent = after.sent[rank] - before_.sent[rank];
-      messages += sent;
-      outcome.most_messages = std::max(outcome.most_messages, sent);
-    }
-    outcome.messages = static_cast<double>(messages) / count;
+    const Growth sent(after.sent, before_.sent);
+    outcome.messages = static_cast<double>(sent.sum) / count;
+    outcome.most_messages = sent.most;
     outcome.bytes = static_cast<double>(after.bytes - before_.bytes) / count;
     outcome.connections = static_cast<double>(connections_) / count;
     outcome.most_connections = most_connections_;
     outcome.registered_bytes = static_cast<double>(registered_bytes()) / count;
     outcome.heap_bytes = static_cast<double>(heap_bytes() - empty_heap_) / count;
-    outcome.store_operations =
-        static_cast<double>(after.store_operations - before_.store_operations) / count;
+    const Growth stored(after.store_operations, before_.store_operations);
+    outcome.store_operations = static_cast<double>(stored.sum) / count;
+    outcome.most_store_operations = stored.most;
     outcomes_.push_back(outcome);
     before_ = std::move(after);
     connections_ = most_connections_ = 0;
@@ -199,8 +272,8 @@ class Stages {
       const SimEndpointStatistics port = cluster_.network().endpoint_statistics(rank);
       totals.sent.push_back(port.messages_sent);
       totals.bytes += port.bytes_sent;
+      totals.store_operations.push_back(cluster_.store_operations(rank));
     }
-    totals.store_operations = cluster_.store_operations();
     return totals;
   }
 
@@ -218,33 +291,35 @@ class Stages {
   std::vector<Outcome> outcomes_;
 };
 
-// Runs all operations in one process.
-void use(VirtualCluster& cluster, Fabric& fabric, Stages& stages, const std::string& buffer) {
-  const auto thread = must(fabric.init_thread(0));
+// Runs the chosen operations before finalize() in one process. Returns false if the process died.
+bool use(VirtualCluster& cluster, Fabric& fabric, Stages& stages, const std::string& buffer) {
   const uint32_t size = fabric.size();
   const auto depth = static_cast<uint32_t>(std::bit_width(size - 1));
   stages.finish(fabric, "start", 0);
 
   std::mt19937_64 random(absl::GetFlag(FLAGS_seed) * size + fabric.rank());
   const auto other = Rank((fabric.rank() + 1 + random() % (size - 1)) % size);
-  stages.run(fabric, "connect", 2,
-             [&] { must(async_call(fabric, fabric.thread_of(other), [] {}).get(soon())); });
+  const auto run = [&](const char* operation, uint32_t steps, const std::function<void()>& body) {
+    if (is_chosen(operation)) stages.run(fabric, operation, steps, body);
+  };
+  run("connect", 2,
+      [&] { must(async_call(fabric, fabric.thread_of(other), [] {}).get(soon())); });
 
   Collectives all(fabric, {.leave_out_dead = true});
   TerminationDetector detector(fabric, {.leave_out_dead = true});
   stages.run(fabric, "first_barrier", 2 * depth, [&] { must(all.barrier(soon())); });
-  stages.run(fabric, "barrier", 2 * depth, [&] { must(all.barrier(soon())); });
-  stages.run(fabric, "all_reduce", 2 * depth, [&] {
+  run("barrier", 2 * depth, [&] { must(all.barrier(soon())); });
+  run("all_reduce", 2 * depth, [&] {
     const uint64_t sum = must(all.all_reduce(uint64_t{1}, std::plus<>(), soon()));
     if (sum != size) fail(absl::InternalError("all_reduce: wrong sum"));
   });
-  stages.run(fabric, "gather", 2 * depth, [&] {
+  run("gather", 2 * depth, [&] {
     const auto ranks = must(all.all_gather(uint64_t{fabric.rank()}, soon()));
     if (ranks.size() != size || ranks.back() != size - 1) {
       fail(absl::InternalError("all_gather: wrong values"));
     }
   });
-  stages.run(fabric, "broadcast", depth, [&] {
+  run("broadcast", depth, [&] {
     uint64_t value = fabric.rank() == 0 ? 17 : 0;
     must(all.broadcast(value, 0, soon()));
     if (value != 17) fail(absl::InternalError("broadcast: wrong value"));
@@ -259,7 +334,7 @@ void use(VirtualCluster& cluster, Fabric& fabric, Stages& stages, const std::str
     received = false;
   };
   Synchronizer consumed;
-  stages.run(fabric, "call_broadcast", depth, [&] {
+  run("call_broadcast", depth, [&] {
     if (fabric.rank() == 0) {
       must(broadcast<RemoteNotify>(
                fabric, [] { received = true; }, consumed)
@@ -268,7 +343,7 @@ void use(VirtualCluster& cluster, Fabric& fabric, Stages& stages, const std::str
     wait_for_call();
   });
   Synchronizer buffer_consumed;
-  stages.run(fabric, "buffer_broadcast", depth, [&] {
+  run("buffer_broadcast", depth, [&] {
     if (fabric.rank() == 0) {
       must(broadcast_buffer<RemoteNotify>(
                fabric, [](void*, uint64_t) { received = true; }, std::as_bytes(std::span(buffer)),
@@ -278,11 +353,18 @@ void use(VirtualCluster& cluster, Fabric& fabric, Stages& stages, const std::str
     wait_for_call();
   });
   if (fabric.rank() == 0) {
-    must(fabric.wait([&] { return consumed.done() && buffer_consumed.done(); }, soon())
+    const auto ended = [](const char* operation, const Synchronizer& done) {
+      return !is_chosen(operation) || done.done();
+    };
+    const auto all_ended = [&] {
+      return ended("call_broadcast", consumed) && ended("buffer_broadcast", buffer_consumed);
+    };
+    must(fabric.wait(all_ended, soon())
              ? absl::OkStatus()
              : absl::DeadlineExceededError("a broadcast did not end"));
   }
-  stages.run(fabric, "quiescence", 4 * depth, [&] { must(detector.wait(soon())); });
+  run("quiescence", 4 * depth, [&] { must(detector.wait(soon())); });
+  if (!is_chosen("death")) return true;
 
   // The victim is a process with several children in the tree of the collectives.
   const uint32_t victim = size / 2;
@@ -290,7 +372,7 @@ void use(VirtualCluster& cluster, Fabric& fabric, Stages& stages, const std::str
   if (fabric.rank() == victim) {
     stages.leave();
     cluster.kill(victim);
-    return;
+    return false;
   }
   stages.run(fabric, "detect", 0, [&] {
     if (fabric.rank() != parent) return;
@@ -304,13 +386,43 @@ void use(VirtualCluster& cluster, Fabric& fabric, Stages& stages, const std::str
     }
   });
   stages.run(fabric, "barrier_without", 2 * depth, [&] { must(all.barrier(soon())); });
+  return true;
+}
+
+// The memory of superpages is private and has base pages: shared memory takes a file descriptor for
+// each process. Otherwise the protocols have the options of the flags.
+FabricOptions fabric_options() {
+  const auto number = [](const char* flag, const std::string& text, uint64_t least, uint64_t most) {
+    return must(parse_numbers(flag, text, least, most)).front();
+  };
+  FabricOptions options;
+  options.receive_units = static_cast<uint32_t>(
+      number("receive_units", absl::GetFlag(FLAGS_receive_units), 1, FabricOptions::kMaxPerProcess));
+  options.receive_unit_bytes = static_cast<uint32_t>(
+      number("receive_unit_bytes", absl::GetFlag(FLAGS_receive_unit_bytes), 256, 1 << 20));
+  options.superpages.chunk_bytes =
+      number("chunk", absl::GetFlag(FLAGS_chunk), 4096, uint64_t{1} << 30);
+  options.superpages.first_superpage_bytes =
+      number("superpage", absl::GetFlag(FLAGS_superpage), 4096, uint64_t{1} << 30);
+  options.superpages.shareable = false;
+  options.superpages.largest_page = PageKind::kBase;
+  options.timeout = kPatience;
+  return options;
 }
 
 std::vector<Outcome> simulate(uint32_t processes, const std::string& buffer) {
-  VirtualCluster cluster(
-      {.processes = processes, .sim = network_options(absl::GetFlag(FLAGS_seed))});
+  VirtualCluster cluster({.processes = processes,
+                          .sim = network_options(absl::GetFlag(FLAGS_seed)),
+                          .fabric = fabric_options(),
+                          .longest_sleep = from_ns(absl::GetFlag(FLAGS_longest_sleep)),
+                          .stack_bytes = size_t{256} << 10,
+                          .finalize = is_chosen("finalize")});
   Stages stages(cluster, processes);
-  must(cluster.run([&](Fabric& fabric) { use(cluster, fabric, stages, buffer); }));
+  must(cluster.run([&](Fabric& fabric) {
+    auto thread = must(fabric.init_thread(0));
+    const bool lives = use(cluster, fabric, stages, buffer);
+    if (lives && is_chosen("finalize")) stages.finalize(fabric, std::move(thread));
+  }));
   return stages.outcomes();
 }
 
@@ -319,8 +431,10 @@ void report_outcome(const Report& report, Params params, const Outcome& outcome)
   const auto row = [&](const char* name, double value, const char* unit) {
     report.row(name, params, summarize({value}), unit);
   };
-  row("time", to_ns(outcome.time), "ns");
-  row("bound", to_ns(outcome.bound), "ns");
+  if (outcome.timed) {
+    row("time", to_ns(outcome.time), "ns");
+    row("bound", to_ns(outcome.bound), "ns");
+  }
   row("messages", outcome.messages, "1");
   row("most_messages", static_cast<double>(outcome.most_messages), "1");
   row("bytes", outcome.bytes, "B");
@@ -329,10 +443,13 @@ void report_outcome(const Report& report, Params params, const Outcome& outcome)
   row("registered_bytes", outcome.registered_bytes, "B");
   row("heap_bytes", outcome.heap_bytes, "B");
   row("store_operations", outcome.store_operations, "1");
+  row("most_store_operations", static_cast<double>(outcome.most_store_operations), "1");
 }
 
 int run() {
-  const auto processes = must(parse_numbers("processes", absl::GetFlag(FLAGS_processes), 4, 20000));
+  check_operations();
+  const auto processes =
+      must(parse_numbers("processes", absl::GetFlag(FLAGS_processes), 4, 100000));
   const auto bytes = must(parse_numbers("buffer", absl::GetFlag(FLAGS_buffer), 1, 1 << 28));
   const std::string buffer(bytes.front(), 'x');
   const Report report(absl::GetFlag(FLAGS_json), {"processes", "operation"});
@@ -345,10 +462,16 @@ int run() {
     Params params;
     params.set("processes", count);
     params.set("buffer", bytes.front());
+    params.set("superpage", absl::GetFlag(FLAGS_superpage));
+    params.set("chunk", absl::GetFlag(FLAGS_chunk));
+    params.set("receive_units", absl::GetFlag(FLAGS_receive_units));
+    params.set("receive_unit_bytes", absl::GetFlag(FLAGS_receive_unit_bytes));
+    params.set("longest_sleep", absl::GetFlag(FLAGS_longest_sleep));
     set_network_params(params);
     params.set("seed", absl::GetFlag(FLAGS_seed));
     for (const Outcome& outcome : outcomes) report_outcome(report, params, outcome);
     params.set("operation", "all");
+    report.row("peak_bytes", params, summarize({peak_bytes()}), "B");
     report.row("real_seconds", params, summarize({real.count()}), "s");
   }
   return 0;

@@ -73,6 +73,12 @@ class VirtualCluster::Turns {
     reached_.erase(rank);  // the process has seen what had arrived
     pass(lock, rank);
   }
+  void wake_all() {
+    const std::lock_guard lock(mutex_);
+    for (uint32_t rank = 0; rank < places_.size(); ++rank) {
+      if (places_[rank]->sleeping) reached_.insert(rank);
+    }
+  }
   [[nodiscard]] Process process(uint32_t rank) const {
     const std::lock_guard lock(mutex_);
     return places_[rank]->state;
@@ -155,7 +161,7 @@ class VirtualCluster::Turns {
   mutable std::mutex mutex_;
   std::vector<std::unique_ptr<Place>> places_;
   std::set<std::pair<SimTime, uint32_t>> due_;  // Place::due and rank of the processes
-  std::set<uint32_t> reached_;                  // processes at which messages have arrived
+  std::set<uint32_t> reached_;  // processes at which messages have arrived, or to be woken
 };
 
 namespace {
@@ -267,7 +273,11 @@ void VirtualCluster::kill(uint32_t rank) {
   killed_[rank] = true;
 }
 
-uint64_t VirtualCluster::store_operations() const { return testing::store_operations(*store_); }
+void VirtualCluster::wake_all() { turns_->wake_all(); }
+
+uint64_t VirtualCluster::store_operations(uint32_t rank) const {
+  return testing::store_operations(*store_, rank);
+}
 
 VirtualCluster::Process VirtualCluster::process(uint32_t rank) const {
   return turns_->process(rank);
@@ -304,10 +314,10 @@ absl::Status VirtualCluster::run(const std::function<void(Fabric&)>& body) {
     body(*fabrics[rank]);
     if (!options_.finalize) {
       // Until all bodies have returned, others may need answers and credits of this process.
-      ++returned;
+      if (++returned == options_.processes) turns_->wake_all();
       const auto all_returned = [&] { return returned == options_.processes; };
       static_cast<void>(fabrics[rank]->wait_polling(all_returned, deadline_after(kPatience)));
-    } else if (!killed_[rank]) {
+    } else if (!killed_[rank] && !fabrics[rank]->finalized()) {
       failed.Update(fabrics[rank]->finalize(deadline_after(kPatience)));
     }
     hook.set_runtime(nullptr);

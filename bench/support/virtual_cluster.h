@@ -42,12 +42,13 @@ struct VirtualClusterOptions {
   // Options of all fabrics; those that the simulation needs are overwritten.
   FabricOptions fabric{};
   // A waiting process polls after this time at the latest: some conditions become true without a
-  // message, for example that another process has joined the job.
+  // message, for example that another process has joined the job. See wake_all(), too. A wait that
+  // lasts long takes a poll of each process in each such time.
   SimTime longest_sleep = std::chrono::microseconds(50);
   // Of each simulated process, without a guard page. 0: the system's default, with one.
   size_t stack_bytes = 0;
   // False: the job ends after the bodies, without Fabric::finalize(), which has a real thread for
-  // each process.
+  // each process. True: each process calls it after its body, if the body has not.
   bool finalize = true;
 };
 
@@ -73,6 +74,10 @@ class VirtualCluster {
   // processes may run meanwhile, so the caller must not hold a lock that they need.
   static void spend(SimTime time);
 
+  // Called within run() by one of its processes that has made a condition true for which others may
+  // wait: all waiting processes poll, at the current virtual time.
+  void wake_all();
+
   // Called within run() by process `rank`, which must then return from its body: simulates the
   // death of the process. It takes no part in the end of the job.
   void kill(uint32_t rank);
@@ -81,9 +86,9 @@ class VirtualCluster {
   [[nodiscard]] Process process(uint32_t rank) const;
   [[nodiscard]] uint32_t processes() const { return options_.processes; }
   [[nodiscard]] const SimFabric& network() const { return *sim_; }
-  // Returns the number of operations on the store through which the processes exchange data before
-  // they are connected: values put, values got, and fences, of all processes.
-  [[nodiscard]] uint64_t store_operations() const;
+  // Returns the number of operations of `rank` on the store through which the processes exchange
+  // data before they are connected: values put, values got, and fences.
+  [[nodiscard]] uint64_t store_operations(uint32_t rank) const;
 
  private:
   class Turns;

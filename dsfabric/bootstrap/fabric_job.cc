@@ -192,6 +192,17 @@ absl::Status FabricJob::missing_ranks_error() const {
                         : "create the fabric in every process, or raise FabricOptions::timeout");
 }
 
+absl::Status FabricJob::await_directory(const SharedJobDirectory& shared, Deadline deadline) {
+  board_.forgo();  // rank 0 opens its own
+  const auto first = bootstrap_->get(0, kIntroductionKey, deadline);
+  if (!first.ok() && !absl::IsDeadlineExceeded(first.status())) return first.status();
+  const auto is_shared = [&] {
+    directory_ = shared.get();
+    return directory_ != nullptr;
+  };
+  return wait_until(is_shared, deadline) ? absl::OkStatus() : missing_ranks_error();
+}
+
 absl::Status FabricJob::exchange_introductions(SharedJobDirectory* shared, Deadline deadline) {
   const HostBoard::Offer offer = board_.offer(threads_ + options_.helper_threads);
   const Introduction self{.program = FunctionTable::fingerprint(),
@@ -207,15 +218,11 @@ absl::Status FabricJob::exchange_introductions(SharedJobDirectory* shared, Deadl
   std::string bytes;
   self.save(bytes);
   if (absl::Status put = bootstrap_->put(kIntroductionKey, bytes); !put.ok()) return put;
+  if (shared != nullptr && rank_ != 0) return await_directory(*shared, deadline);
 
   const auto introductions = bootstrap_->get_all(kIntroductionKey, deadline);
   if (absl::IsDeadlineExceeded(introductions.status())) return missing_ranks_error();
   if (!introductions.ok()) return introductions.status();
-  if (shared != nullptr) directory_ = shared->get();
-  if (directory_ != nullptr) {
-    board_.forgo();
-    return absl::OkStatus();
-  }
   auto directory = std::make_shared<JobDirectory>(size_);
   for (uint32_t rank = 0; rank < size_; ++rank) {
     Introduction other;

@@ -84,6 +84,9 @@ class FabricJob {
  private:
   FabricJob(const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap);
   [[nodiscard]] absl::Status exchange_introductions(SharedJobDirectory* shared, Deadline deadline);
+  // Waits for the directory that rank 0 shares. The wait for rank 0 is an operation on the store, as
+  // that of a process which is not simulated, but has one result in place of size().
+  [[nodiscard]] absl::Status await_directory(const SharedJobDirectory& shared, Deadline deadline);
   // The error of exchange_introductions() at its deadline.
   [[nodiscard]] absl::Status missing_ranks_error() const;
 

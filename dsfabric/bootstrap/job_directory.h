@@ -55,7 +55,7 @@ class JobDirectory {
 };
 
 // The directory of a job whose processes are simulated in one process of the operating system: the
-// first fabric that has made the directory shares it with the others. Thread-safe.
+// fabric of rank 0 makes it and shares it with the others. Thread-safe.
 class CARIAMA_DSFABRIC_EXPORT SharedJobDirectory {
  public:
   // Returns nullptr until share() was called.
