@@ -59,6 +59,7 @@
 #include "bench/support/list_flag.h"
 #include "bench/support/network_flags.h"
 #include "bench/support/report.h"
+#include "bench/support/virtual_barrier.h"
 #include "bench/support/virtual_cluster.h"
 #include "dsfabric/collectives.h"
 #include "dsfabric/fabric_options.h"
@@ -108,14 +109,13 @@ constexpr std::string_view kOperations[] = {
 // Returns true if --operations contains `operation`.
 bool is_chosen(std::string_view operation) {
   const std::vector<std::string> chosen = absl::GetFlag(FLAGS_operations);
-  return std::any_of(chosen.begin(), chosen.end(), [&](const std::string& one) {
-    return one == "all" || one == operation;
-  });
+  return std::any_of(chosen.begin(), chosen.end(),
+                     [&](const std::string& one) { return one == "all" || one == operation; });
 }
 void check_operations() {
   for (const std::string& one : absl::GetFlag(FLAGS_operations)) {
-    const bool known = std::find(std::begin(kOperations), std::end(kOperations), one) !=
-                       std::end(kOperations);
+    const bool known =
+        std::find(std::begin(kOperations), std::end(kOperations), one) != std::end(kOperations);
     if (!known && one != "all") {
       fail(absl::InvalidArgumentError("--operations: there is no '" + one + "', see --help"));
     }
@@ -183,14 +183,17 @@ struct Outcome {
 class Stages {
  public:
   Stages(VirtualCluster& cluster, uint32_t processes)
-      : cluster_(cluster), taking_part_(processes), empty_heap_(heap_bytes()), before_(totals()) {}
+      : cluster_(cluster),
+        barrier_(cluster, processes),
+        empty_heap_(heap_bytes()),
+        before_(totals()) {}
 
   // Called by every process: runs `body` in all of them from a common virtual time on.
   void run(Fabric& fabric, const char* operation, uint32_t steps,
            const std::function<void()>& body) {
     align(fabric, [] {});
     body();
-    end_ = std::max(end_, now(fabric));
+    end_ = std::max(end_, barrier_.now(fabric));
     finish(fabric, operation, steps);
   }
   // As run(), for an operation that has already ended and takes no virtual time.
@@ -204,50 +207,35 @@ class Stages {
     thread.reset();
     must(fabric.finalize(soon()));
     note_connections(fabric);
-    if (++reached_ != taking_part_) return;
+    if (++finalized_ != barrier_.taking_part()) return;
     record("finalize", 0);
     outcomes_.back().timed = false;
   }
   // The calling process will be killed: the others go on without it.
-  void leave() { --taking_part_; }
+  void leave() { barrier_.leave(); }
 
   [[nodiscard]] const std::vector<Outcome>& outcomes() const { return outcomes_; }
 
  private:
-  [[nodiscard]] SimTime now(const Fabric& fabric) const {
-    return cluster_.process(fabric.rank()).clock;
-  }
-
   void note_connections(const Fabric& fabric) {
     const uint64_t connections = fabric.statistics().connections;
     connections_ += connections;
     most_connections_ = std::max(most_connections_, connections);
   }
 
-  // Waits for all processes; the last one runs `last`. All continue at the same virtual time.
+  // Waits for all processes; the last one runs `last`.
   void align(Fabric& fabric, const std::function<void()>& last) {
-    latest_ = std::max(latest_, now(fabric));
-    if (++reached_ == taking_part_) {
-      reached_ = 0;
-      last();
-      start_ = latest_ + std::chrono::microseconds(100);
-      ++aligned_;
-      cluster_.wake_all();
-    } else {
-      const uint64_t stage = aligned_;
-      if (!fabric.wait([&] { return aligned_ != stage; }, soon())) {
-        fail(absl::DeadlineExceededError("a process did not finish its operation"));
-      }
+    if (!barrier_.meet(fabric, last, soon())) {
+      fail(absl::DeadlineExceededError("a process did not finish its operation"));
     }
-    VirtualCluster::spend(std::max(start_ - now(fabric), SimTime(0)));
   }
 
   void record(const char* operation, uint32_t steps) {
     Totals after = totals();
-    const double count = taking_part_;
+    const double count = barrier_.taking_part();
     Outcome outcome;
     outcome.operation = operation;
-    outcome.time = std::max(end_ - start_, SimTime(0));
+    outcome.time = std::max(end_ - barrier_.start(), SimTime(0));
     outcome.bound = from_ns(absl::GetFlag(FLAGS_latency)) * steps;
     const Growth sent(after.sent, before_.sent);
     outcome.messages = static_cast<double>(sent.sum) / count;
@@ -278,13 +266,10 @@ class Stages {
   }
 
   VirtualCluster& cluster_;
-  uint32_t taking_part_;
+  VirtualBarrier barrier_;
   const uint64_t empty_heap_;
   Totals before_;
-  uint32_t reached_ = 0;
-  uint64_t aligned_ = 0;
-  SimTime latest_{0};  // clock of the process that reached the alignment last
-  SimTime start_{0};
+  uint32_t finalized_ = 0;
   SimTime end_{0};
   uint64_t connections_ = 0;
   uint64_t most_connections_ = 0;
@@ -302,8 +287,7 @@ bool use(VirtualCluster& cluster, Fabric& fabric, Stages& stages, const std::str
   const auto run = [&](const char* operation, uint32_t steps, const std::function<void()>& body) {
     if (is_chosen(operation)) stages.run(fabric, operation, steps, body);
   };
-  run("connect", 2,
-      [&] { must(async_call(fabric, fabric.thread_of(other), [] {}).get(soon())); });
+  run("connect", 2, [&] { must(async_call(fabric, fabric.thread_of(other), [] {}).get(soon())); });
 
   Collectives all(fabric, {.leave_out_dead = true});
   TerminationDetector detector(fabric, {.leave_out_dead = true});
@@ -359,9 +343,8 @@ bool use(VirtualCluster& cluster, Fabric& fabric, Stages& stages, const std::str
     const auto all_ended = [&] {
       return ended("call_broadcast", consumed) && ended("buffer_broadcast", buffer_consumed);
     };
-    must(fabric.wait(all_ended, soon())
-             ? absl::OkStatus()
-             : absl::DeadlineExceededError("a broadcast did not end"));
+    must(fabric.wait(all_ended, soon()) ? absl::OkStatus()
+                                        : absl::DeadlineExceededError("a broadcast did not end"));
   }
   run("quiescence", 4 * depth, [&] { must(detector.wait(soon())); });
   if (!is_chosen("death")) return true;
@@ -396,8 +379,8 @@ FabricOptions fabric_options() {
     return must(parse_numbers(flag, text, least, most)).front();
   };
   FabricOptions options;
-  options.receive_units = static_cast<uint32_t>(
-      number("receive_units", absl::GetFlag(FLAGS_receive_units), 1, FabricOptions::kMaxPerProcess));
+  options.receive_units = static_cast<uint32_t>(number(
+      "receive_units", absl::GetFlag(FLAGS_receive_units), 1, FabricOptions::kMaxPerProcess));
   options.receive_unit_bytes = static_cast<uint32_t>(
       number("receive_unit_bytes", absl::GetFlag(FLAGS_receive_unit_bytes), 256, 1 << 20));
   options.superpages.chunk_bytes =

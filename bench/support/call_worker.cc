@@ -184,9 +184,10 @@ absl::Status CallWorker::send(CallMode mode, uint64_t messages) {
     }
     case CallMode::kCaptured: {
       RDMAMessenger& target = messenger(mode);
-      what.each(messages, [&](const auto& message) __attribute__((always_inline)) {
-        return accepted(target.call(message), failure);
-      });
+      what.each(
+          messages, [&](const auto& message) __attribute__((always_inline)) {
+            return accepted(target.call(message), failure);
+          });
       break;
     }
     case CallMode::kRead: {
