@@ -7,19 +7,19 @@
 // All processes exist, but only some of them send: all could not, since a job of 10^4 processes has
 // 10^8 direct channels. The senders are chosen so that each costs what it would cost if all sent:
 //
-//   node     Those at the first place of each node (--processes-per-node consecutive ranks; default:
-//            the square root of the number of processes). They are one another's routers, so each
-//            forwards the calls of all others, as in a job in which all send.
+//   node     Those at the first place of each node (--processes-per-node consecutive ranks;
+//            default: the square root of the number of processes). They are one another's routers,
+//            so each forwards as many calls as in a job in which all send.
 //   direct   --senders of these. Without routers a sender is independent of the others.
 //
 // A sender calls random processes, --calls times, and publishes its batches at the end (and each
-// batch that has grown to MessengerOptions::flush_bytes): so --calls says how many calls a batch may
-// gather. Virtual time passes on the network (--latency,
-// --gigabytes, --message-gap) and for the processor: --call-cost for each call of a sender and again
-// for each call that it forwards, --message-cost for each message that it sends. As each process
-// of a job in which all send receives as much as it sends, these costs are those of both ends. The
-// processes that do not send run the calls at no cost. Before the measurement each sender has called
-// each process, so that all channels and connections exist.
+// batch that has grown to MessengerOptions::flush_bytes): so --calls says how many calls a batch
+// may gather. Virtual time passes on the network (--latency, --gigabytes, --message-gap) and for
+// the processor: --call-cost for each call of a sender and again for each call that it forwards,
+// --message-cost for each message that it sends. As each process of a job in which all send
+// receives as much as it sends, these costs are those of both ends. The processes that do not send
+// run the calls at no cost. Before the measurement each sender has called each process, so that all
+// channels and connections exist.
 //
 // Rows, by processes, routing and calls:
 //

@@ -84,8 +84,8 @@ class FabricJob {
  private:
   FabricJob(const FabricOptions& options, std::unique_ptr<Bootstrap> bootstrap);
   [[nodiscard]] absl::Status exchange_introductions(SharedJobDirectory* shared, Deadline deadline);
-  // Waits for the directory that rank 0 shares. The wait for rank 0 is an operation on the store, as
-  // that of a process which is not simulated, but has one result in place of size().
+  // Waits for the directory that rank 0 shares. Gets the set-up data of rank 0 from the store, and
+  // that of no other process, so that size() processes do not copy size() results each.
   [[nodiscard]] absl::Status await_directory(const SharedJobDirectory& shared, Deadline deadline);
   // The error of exchange_introductions() at its deadline.
   [[nodiscard]] absl::Status missing_ranks_error() const;

@@ -161,8 +161,8 @@ class CARIAMA_DTUTILS_EXPORT SimFabric {
 
   [[nodiscard]] SimStatistics statistics() const;
   [[nodiscard]] SimEndpointStatistics endpoint_statistics(uint32_t endpoint) const;
-  // Returns the endpoints at which messages (requests or responses) have arrived or queue pairs have
-  // failed since the previous call, each once, in the order of the first of these events.
+  // Returns the endpoints at which messages (requests or responses) have arrived or queue pairs
+  // have failed since the previous call, each once, in the order of the first of these events.
   [[nodiscard]] std::vector<uint32_t> take_arrivals();
 
  private:
