@@ -67,6 +67,11 @@ absl::Status to_status(const PostResult& result, std::string_view peer) {
                     explanation.remedy);
 }
 
+// Not inline: g++ would compare the virtual function with this one before each call.
+PostResult QueuePair::post_one(const WorkRequest& request) {
+  return post_send(std::span(&request, 1));
+}
+
 bool QueuePair::open_direct_writer(RemoteKey /*key*/, DirectWriter& /*writer*/) { return false; }
 
 }  // namespace cariama

@@ -298,9 +298,7 @@ class CARIAMA_DTUTILS_EXPORT QueuePair {
 
   // Posts a list of requests by one call. Does not block.
   [[nodiscard]] virtual PostResult post_send(std::span<const WorkRequest> requests) = 0;
-  [[nodiscard]] PostResult post_send(const WorkRequest& request) {
-    return post_send(std::span(&request, 1));
-  }
+  [[nodiscard]] PostResult post_send(const WorkRequest& request) { return post_one(request); }
 
   // Sets `writer` to the region of `key`, if this process can store into it directly (shm, mapped
   // memory, remote write access) and this process has accessed the region before. Returns false,
@@ -332,6 +330,9 @@ class CARIAMA_DTUTILS_EXPORT QueuePair {
 
  protected:
   QueuePair() = default;
+
+  // Posts one request. A transport overrides it if one request takes it fewer steps than a list.
+  [[nodiscard]] virtual PostResult post_one(const WorkRequest& request);
 
   QueuePairLimits limits_;
   const ProtectionDomain* domain_ = nullptr;

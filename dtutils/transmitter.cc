@@ -544,7 +544,7 @@ absl::Status Transmitter::transfer(Opcode opcode, RDMAMemory& local, uint64_t of
     request.segments = &segment;
     request.remote_address = remote_address;
     request.remote_key = remote_key;
-    if (queue_pair_->post_send(std::span<const WorkRequest>(&request, 1)).ok()) [[likely]] {
+    if (queue_pair_->post_send(request).ok()) [[likely]] {
       // The tag is read after posting: signaling.h (1).
       if (!inlined) local.set_last_use(cell_, queue_->signaling_.tag());
       count_post(lane, bytes);

@@ -32,6 +32,7 @@ inline constexpr uint32_t kMaxRegions = 1u << 16;
 inline constexpr uint32_t kMaxQueuePairs = 1u << 16;
 inline constexpr uint32_t kMaxDepth = 1u << 15;  // of a send, receive or shared receive queue
 inline constexpr uint32_t kMaxSegments = 16;
+inline constexpr uint32_t kMinInline = 8;  // bytes: every queue pair sends a word inline
 inline constexpr uint32_t kMaxQueuePairsPerCompletionQueue = 4096;
 // Every page size is a multiple of this.
 inline constexpr uint64_t kSmallestPage = 4096;

@@ -93,8 +93,7 @@ bool ShmQueuePair::check_local(const Segment& segment, bool written) const {
                                                             target);
 }
 
-// Tail-called by post_send() for WRITEs of other sizes than 8 bytes, so that an 8-byte WRITE needs
-// no stack frame.
+// Tail-called, so that its callers need no stack frame.
 [[gnu::noinline]] static PostResult post_copy(std::byte* to, const void* from, size_t bytes) {
   copy_out_other(to, static_cast<const std::byte*>(from), bytes);
   return {1};
@@ -123,25 +122,55 @@ bool ShmQueuePair::open_direct_writer(RemoteKey key, DirectWriter& writer) {
   return true;
 }
 
-// Executes one plain WRITE into mapped memory; passes every other list to post_list().
-PostResult ShmQueuePair::post_send(std::span<const WorkRequest> requests) {
-  if (requests.size() != 1) [[unlikely]]
-    return post_list(requests);
-  const WorkRequest& request = requests.front();
-  const Shape shape = shape_of(request);
-  if (!shape.is_plain_write() || !usable()) [[unlikely]]
-    return post_list(requests);
+// Prevents the compiler from combining the loads before and after it. The caller has just stored the
+// fields of a request one by one. A load that spans several stores must wait until they have left
+// the store buffer, which takes longer than the rest of a small transfer.
+[[gnu::always_inline]] static inline void separate_loads() {
+  std::atomic_signal_fence(std::memory_order_acquire);
+}
+
+// Executes one inline WRITE of 8 bytes into mapped memory; passes every other request on. It needs
+// no stack frame, because it calls functions only as its last step.
+PostResult ShmQueuePair::post_one(const WorkRequest& request) {
+  if (request.opcode != Opcode::kWrite) return post_list_of(request);
+  separate_loads();
+  if (request.segment_count != 1) [[unlikely]]
+    return post_list_of(request);
+  separate_loads();
   const Segment& segment = *request.segments;
-  const uint32_t bytes = segment.length;
+  if (request.flags != kInline || segment.length != sizeof(uint64_t)) return post_write(request);
   std::byte* to;
-  if ((shape.is_inline() ? bytes > limits_.max_inline
-                         : !readable(segment.address, bytes, segment.key)) ||
-      !write_target(request.remote_key, request.remote_address, bytes, &to)) [[unlikely]] {
-    return post_list(requests);
+  if (!usable() || !write_target(request.remote_key, request.remote_address, sizeof(uint64_t), &to))
+      [[unlikely]] {
+    return post_list_of(request);
   }
-  if (bytes != 8) return post_copy(to, segment.address, bytes);
   store_word<uint64_t>(to, static_cast<const std::byte*>(segment.address));
   return {1};
+}
+
+// Continues post_one() for a WRITE of one segment that is longer, shorter, or not inline.
+[[gnu::noinline]] PostResult ShmQueuePair::post_write(const WorkRequest& request) {
+  const Segment& segment = *request.segments;
+  const uint32_t bytes = segment.length;
+  const uint32_t flags = request.flags;
+  std::byte* to;
+  if ((flags & kSignaled) != 0 || !usable() ||
+      ((flags & kInline) != 0 ? bytes > limits_.max_inline
+                              : !readable(segment.address, bytes, segment.key)) ||
+      !write_target(request.remote_key, request.remote_address, bytes, &to)) [[unlikely]] {
+    return post_list_of(request);
+  }
+  if (bytes != sizeof(uint64_t)) return post_copy(to, segment.address, bytes);
+  store_word<uint64_t>(to, static_cast<const std::byte*>(segment.address));
+  return {1};
+}
+
+[[gnu::noinline]] PostResult ShmQueuePair::post_list_of(const WorkRequest& request) {
+  return post_list(std::span(&request, 1));
+}
+
+PostResult ShmQueuePair::post_send(std::span<const WorkRequest> requests) {
+  return requests.size() == 1 ? post_one(requests.front()) : post_list(requests);
 }
 
 [[gnu::noinline]] PostResult ShmQueuePair::post_list(std::span<const WorkRequest> requests) {

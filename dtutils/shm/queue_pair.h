@@ -1,4 +1,4 @@
-// Queue pairs of the shm transport. post_send itself executes one-sided operations without a lock,
+// Queue pairs of the shm transport. The post functions themselves execute one-sided operations without a lock,
 // on the peer's mapped memory (or through the kernel where it cannot be mapped). Messages are
 // copied directly into the receive buffer that the peer posted, under this queue pair's mutex.
 #ifndef CARIAMA_DTUTILS_SHM_QUEUE_PAIR_H_
@@ -76,6 +76,9 @@ class ShmQueuePair final : public QueuePair, public ReceiveSource {
   // finish. After std::bad_alloc, a further call completes those that are left.
   void recover_receives();
 
+ protected:
+  PostResult post_one(const WorkRequest& request) override;
+
  private:
   // A deferred operation: it waits for a posted receive, or behind an operation that does.
   struct Waiting {
@@ -109,6 +112,8 @@ class ShmQueuePair final : public QueuePair, public ReceiveSource {
   [[nodiscard]] bool readable(const void* address, uint64_t bytes, LocalKey key) const;
   [[nodiscard]] bool write_target(RemoteKey key, uint64_t address, uint64_t bytes,
                                   std::byte** target) const;
+  [[nodiscard]] PostResult post_write(const WorkRequest& request);
+  [[nodiscard]] PostResult post_list_of(const WorkRequest& request);
   [[nodiscard]] PostResult post_list(std::span<const WorkRequest> requests);
   [[nodiscard]] uint32_t post_plain_writes(std::span<const WorkRequest> requests, uint32_t first);
   [[nodiscard]] PostResult post_any(std::span<const WorkRequest> requests, uint32_t first);
