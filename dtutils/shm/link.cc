@@ -211,6 +211,29 @@ Link::~Link() {
   if (!is_local() && control_ != nullptr) munmap(control_, kControlBytes);
 }
 
+absl::StatusOr<const WritableCell*> Link::writable_regions(uint32_t domain) {
+  const std::lock_guard lock(mutex_);
+  std::unique_ptr<WritableRegions>& regions = writable_[domain];
+  if (regions == nullptr) {
+    auto created = WritableRegions::create();
+    if (!created.ok()) {
+      writable_.erase(domain);
+      return created.status();
+    }
+    regions = *std::move(created);
+  }
+  return regions->cells();
+}
+
+void Link::make_writable(const RemoteRegion& region) {
+  const std::unique_lock lock(mutex_, std::try_to_lock);
+  const uint32_t index = key_index(region.key);
+  // The region may have been retired meanwhile.
+  if (!lock.owns_lock() || regions_[index].key() != region.key) return;
+  const auto regions = writable_.find(region.write_domain());
+  if (regions != writable_.end()) regions->second->set(region, &key_table(control_)[index].key);
+}
+
 std::optional<RemoteRegion> Link::find_slow(uint64_t key) {
   std::lock_guard lock(mutex_);
   const RemoteRegionCell& cell = regions_[key_index(key)];
@@ -380,6 +403,7 @@ void* Link::map(const Piece& piece, int descriptor) {
 // different piece of memory.
 void Link::retire(uint32_t index) {
   regions_[index].clear();
+  for (const auto& [domain, regions] : writable_) regions->clear(index);
   const auto it = mappings_.find(index);
   if (it == mappings_.end()) return;
   const auto& [piece, address] = it->second;

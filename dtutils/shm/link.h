@@ -22,6 +22,7 @@
 #include "dtutils/shm/layout.h"
 #include "dtutils/shm/remote_region.h"
 #include "dtutils/shm/wire.h"
+#include "dtutils/shm/writable_regions.h"
 
 namespace cariama::shm {
 
@@ -73,6 +74,13 @@ class Link {
     return region;
   }
 
+  // Returns the cells of the regions that queue pairs of the peer's domain `domain` write. Valid as
+  // long as the link. Error: RESOURCE_EXHAUSTED.
+  [[nodiscard]] absl::StatusOr<const WritableCell*> writable_regions(uint32_t domain);
+  // Enters a region that find() returned into the cells of its domain, if WRITEs may be stored into
+  // it directly. Does nothing if another thread has locked the link: the next WRITE tries again.
+  void make_writable(const RemoteRegion& region);
+
   // Processes the messages that the peer has sent. Returns false if the connection has ended.
   bool drain();
 
@@ -112,7 +120,8 @@ class Link {
   // Indexed by key_index(). Sparse: a page is allocated where a key was used, 4 MiB at most.
   RemoteRegionCell* regions_ = nullptr;
 
-  std::mutex mutex_;  // guards all members below, and changes of regions_
+  std::mutex mutex_;  // guards all members below, and changes of regions_ and of cells
+  std::map<uint32_t, std::unique_ptr<WritableRegions>> writable_;  // by domain
   std::unordered_map<uint32_t, Mapping> mappings_;  // the mappings of regions_, by key_index()
   // Address ranges stay reserved until the link closes, because an operation of another thread may
   // be using them: see retire(). Memory that is registered again is mapped at its previous address.

@@ -84,15 +84,6 @@ bool ShmQueuePair::check_local(const Segment& segment, bool written) const {
          local_regions_[key_index(key.value)].allows(key, address, bytes, domain_number_);
 }
 
-// Computes the address in this process to which a WRITE is copied. Returns false if the WRITE needs
-// more than a copy, or is not permitted.
-[[gnu::always_inline]] inline bool ShmQueuePair::write_target(RemoteKey key, uint64_t address,
-                                                              uint64_t bytes,
-                                                              std::byte** target) const {
-  return remote_regions_[key_index(key.value)].write_target(key.value, peer_domain_, address, bytes,
-                                                            target);
-}
-
 // Tail-called, so that its callers need no stack frame.
 [[gnu::noinline]] static PostResult post_copy(std::byte* to, const void* from, size_t bytes) {
   copy_out_other(to, static_cast<const std::byte*>(from), bytes);
@@ -105,7 +96,7 @@ static void copy_any(std::byte* to, const std::byte* from, size_t bytes) {
 
 bool ShmQueuePair::open_direct_writer(RemoteKey key, DirectWriter& writer) {
   if (!usable()) return false;
-  const RemoteRegionCell& cell = remote_regions_[key_index(key.value)];
+  const RemoteRegionCell& cell = link_->regions()[key_index(key.value)];
   const std::optional<RemoteRegion> region = cell.read(key.value);
   if (!region.has_value() || region->write_domain() != peer_domain_) return false;
   // The writer remains valid when the cell gets another key: no address range of the link is
@@ -131,7 +122,7 @@ bool ShmQueuePair::open_direct_writer(RemoteKey key, DirectWriter& writer) {
 
 // Executes one inline WRITE of 8 bytes into mapped memory; passes every other request on. It needs
 // no stack frame, because it calls functions only as its last step.
-PostResult ShmQueuePair::post_one(const WorkRequest& request) {
+[[gnu::noinline]] PostResult ShmQueuePair::post_one(const WorkRequest& request) {
   if (request.opcode != Opcode::kWrite) return post_list_of(request);
   separate_loads();
   if (request.segment_count != 1) [[unlikely]]
@@ -139,8 +130,9 @@ PostResult ShmQueuePair::post_one(const WorkRequest& request) {
   separate_loads();
   const Segment& segment = *request.segments;
   if (request.flags != kInline || segment.length != sizeof(uint64_t)) return post_write(request);
+  const uint64_t key = request.remote_key.value;
   std::byte* to;
-  if (!usable() || !write_target(request.remote_key, request.remote_address, sizeof(uint64_t), &to))
+  if (!usable() || !writable_regions_[key_index(key)].word_target(key, request.remote_address, &to))
       [[unlikely]] {
     return post_list_of(request);
   }
@@ -153,11 +145,13 @@ PostResult ShmQueuePair::post_one(const WorkRequest& request) {
   const Segment& segment = *request.segments;
   const uint32_t bytes = segment.length;
   const uint32_t flags = request.flags;
+  const uint64_t key = request.remote_key.value;
   std::byte* to;
   if ((flags & kSignaled) != 0 || !usable() ||
       ((flags & kInline) != 0 ? bytes > limits_.max_inline
                               : !readable(segment.address, bytes, segment.key)) ||
-      !write_target(request.remote_key, request.remote_address, bytes, &to)) [[unlikely]] {
+      !writable_regions_[key_index(key)].target(key, request.remote_address, bytes, &to))
+      [[unlikely]] {
     return post_list_of(request);
   }
   if (bytes != sizeof(uint64_t)) return post_copy(to, segment.address, bytes);
@@ -170,7 +164,8 @@ PostResult ShmQueuePair::post_one(const WorkRequest& request) {
 }
 
 PostResult ShmQueuePair::post_send(std::span<const WorkRequest> requests) {
-  return requests.size() == 1 ? post_one(requests.front()) : post_list(requests);
+  if (requests.size() == 1) return post_one(requests.front());
+  return post_list(requests);
 }
 
 [[gnu::noinline]] PostResult ShmQueuePair::post_list(std::span<const WorkRequest> requests) {
@@ -246,6 +241,7 @@ PostResult ShmQueuePair::post_send(std::span<const WorkRequest> requests) {
       const std::optional<RemoteRegion> region = link_->find(request.remote_key.value);
       if (!region.has_value() || region->write_domain() != peer_domain_) return i;
       remote_key = request.remote_key.value;
+      if (!writable_regions_[key_index(remote_key)].has(remote_key)) link_->make_writable(*region);
       remote_base = region->base;
       remote_length = region->length;
       remote_delta = region->delta;

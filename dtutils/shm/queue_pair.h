@@ -22,7 +22,9 @@
 #include "dtutils/shm/device_core.h"
 #include "dtutils/shm/layout.h"
 #include "dtutils/shm/link.h"
+#include "dtutils/shm/load_word.h"
 #include "dtutils/shm/receive_queue.h"
+#include "dtutils/shm/writable_regions.h"
 
 namespace cariama::shm {
 
@@ -106,12 +108,9 @@ class ShmQueuePair final : public QueuePair, public ReceiveSource {
 
   // Hot path (queue_pair.cc).
   [[nodiscard]] bool usable() const {
-    return header_->status.load(std::memory_order_acquire) ==
-           expected_.load(std::memory_order_acquire);
+    return equals(header_->status, expected_.load(std::memory_order_acquire));
   }
   [[nodiscard]] bool readable(const void* address, uint64_t bytes, LocalKey key) const;
-  [[nodiscard]] bool write_target(RemoteKey key, uint64_t address, uint64_t bytes,
-                                  std::byte** target) const;
   [[nodiscard]] PostResult post_write(const WorkRequest& request);
   [[nodiscard]] PostResult post_list_of(const WorkRequest& request);
   [[nodiscard]] PostResult post_list(std::span<const WorkRequest> requests);
@@ -158,7 +157,7 @@ class ShmQueuePair final : public QueuePair, public ReceiveSource {
   QueuePairHeader* header_ = nullptr;  // this queue pair's header
   Link* link_ = nullptr;
   const LocalRegion* local_regions_ = nullptr;
-  const RemoteRegionCell* remote_regions_ = nullptr;  // regions() of link_
+  const WritableCell* writable_regions_ = nullptr;  // those of link_ for peer_domain_
   uint32_t domain_number_ = 0;
   uint32_t peer_domain_ = 0;
   ShmCompletionQueue* send_queue_ = nullptr;

@@ -199,8 +199,12 @@ absl::Status ShmQueuePair::connect(std::string_view peer_address, const ConnectO
   if (!link.ok()) return link.status();
   link_owner_ = *link;
   link_ = link_owner_.get();
-  remote_regions_ = link_->regions();
   absl::Status resolved = resolve_peer(address->index, address->serial, address->nonce);
+  if (resolved.ok()) {
+    auto writable = link_->writable_regions(remote_.domain);
+    if (writable.ok()) writable_regions_ = *writable;
+    resolved = writable.status();
+  }
   if (!resolved.ok()) {
     link_ = nullptr;
     link_owner_ = nullptr;

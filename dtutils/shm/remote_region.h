@@ -74,24 +74,6 @@ class alignas(64) RemoteRegionCell {
     return owner_key_.load(std::memory_order_acquire);
   }
 
-  // The common case of a WRITE, in few instructions: computes the address in this process of a
-  // WRITE of `bytes` to `address`. Returns false if the cell has another key, the region is no
-  // longer registered, the WRITE is not permitted or cannot be stored directly, or it leaves the
-  // region.
-  [[nodiscard, gnu::always_inline]] bool write_target(uint64_t key, uint32_t domain,
-                                                      uint64_t address, uint64_t bytes,
-                                                      std::byte** target) const {
-    if (!holds(key) || write_domain_.load(std::memory_order_acquire) != domain) [[unlikely]]
-      return false;
-    uint64_t end = 0;  // offset behind the last byte, relative to base
-    if (__builtin_add_overflow(address - base_.load(std::memory_order_acquire), bytes, &end) ||
-        end > length_.load(std::memory_order_acquire)) [[unlikely]] {
-      return false;
-    }
-    *target = reinterpret_cast<std::byte*>(address + delta_.load(std::memory_order_acquire));
-    return is_registered(key) && holds(key);
-  }
-
   [[nodiscard]] uint64_t key() const { return key_.load(std::memory_order_acquire); }
 
   // Called by the writer. `owner_key`: the address of the region's key in its owner's table; always
@@ -104,7 +86,6 @@ class alignas(64) RemoteRegionCell {
     delta_.store(region.delta, std::memory_order_release);
     access_.store(static_cast<uint32_t>(region.access), std::memory_order_release);
     domain_.store(region.domain, std::memory_order_release);
-    write_domain_.store(region.write_domain(), std::memory_order_release);
     mapped_.store(region.mapped ? 1 : 0, std::memory_order_release);
     key_.store(region.key, std::memory_order_release);
   }
@@ -121,7 +102,6 @@ class alignas(64) RemoteRegionCell {
   std::atomic<uint64_t> length_;
   std::atomic<uint64_t> delta_;
   std::atomic<const std::atomic<uint64_t>*> owner_key_;
-  std::atomic<uint32_t> write_domain_;
   std::atomic<uint32_t> access_;
   std::atomic<uint32_t> domain_;
   std::atomic<uint32_t> mapped_;
