@@ -30,16 +30,25 @@ inline void release_earlier_writes() {
 #endif
 }
 
+// Stores a word as a whole if `to` is aligned. On x86 one instruction, at any address.
 template <typename Word>
 inline void store_word(std::byte* to, const std::byte* from) {
   Word word;
   std::memcpy(&word, from, sizeof word);
+#if defined(__x86_64__) && !defined(__SANITIZE_THREAD__)
+  struct [[gnu::packed, gnu::may_alias]] Anywhere {
+    Word word;
+  };
+  release_earlier_writes();
+  reinterpret_cast<volatile Anywhere*>(to)->word = word;
+#else
   if (is_aligned<Word>(to)) [[likely]] {
     std::atomic_ref<Word>(*reinterpret_cast<Word*>(to)).store(word, std::memory_order_release);
   } else {
     release_earlier_writes();
     std::memcpy(to, &word, sizeof word);
   }
+#endif
 }
 
 template <typename Word>
