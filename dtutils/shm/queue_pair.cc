@@ -120,6 +120,10 @@ bool ShmQueuePair::open_direct_writer(RemoteKey key, DirectWriter& writer) {
   std::atomic_signal_fence(std::memory_order_acquire);
 }
 
+// A constant, because clang assembles a result that is written as {1} field by field, also where it
+// returns that of another function.
+static constexpr PostResult kOnePosted{1};
+
 // Executes one inline WRITE of 8 bytes into mapped memory; passes every other request on. It needs
 // no stack frame, because it calls functions only as its last step.
 [[gnu::noinline]] PostResult ShmQueuePair::post_one(const WorkRequest& request) {
@@ -137,7 +141,7 @@ bool ShmQueuePair::open_direct_writer(RemoteKey key, DirectWriter& writer) {
     return post_list_of(request);
   }
   store_word<uint64_t>(to, static_cast<const std::byte*>(segment.address));
-  return {1};
+  return kOnePosted;
 }
 
 // Continues post_one() for a WRITE of one segment that is longer, shorter, or not inline.
@@ -156,7 +160,7 @@ bool ShmQueuePair::open_direct_writer(RemoteKey key, DirectWriter& writer) {
   }
   if (bytes != sizeof(uint64_t)) return post_copy(to, segment.address, bytes);
   store_word<uint64_t>(to, static_cast<const std::byte*>(segment.address));
-  return {1};
+  return kOnePosted;
 }
 
 [[gnu::noinline]] PostResult ShmQueuePair::post_list_of(const WorkRequest& request) {
