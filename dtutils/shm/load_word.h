@@ -1,8 +1,8 @@
-// Words that other threads or processes write, as operands. Each function is an acquire load and one
-// operation with its result.
+// Words that other threads or processes write, as operands. Each function is an acquire load and
+// one operation with its result.
 //
-// g++ and clang load an atomic word into a register first, although x86 can compare and add words in
-// memory. On x86 every load is an acquire load, so only the compiler must not move one.
+// g++ and clang load an atomic word into a register first, although x86 can compare and add words
+// in memory. On x86 every load is an acquire load, so only the compiler must not move one.
 #ifndef CARIAMA_DTUTILS_SHM_LOAD_WORD_H_
 #define CARIAMA_DTUTILS_SHM_LOAD_WORD_H_
 

@@ -20,10 +20,14 @@ namespace {
   return opcode == Opcode::kWrite || opcode == Opcode::kRead || internal::is_atomic(opcode);
 }
 
-// Opcode, flags and segment count of a request, each loaded separately. The caller has just stored
-// them one by one. A load that spans several stores must wait until they have left the store
-// buffer, which takes longer than the rest of a small transfer. So the compiler must not combine
-// these loads.
+// Prevents the compiler from combining the loads before and after it. The caller has just stored
+// the fields of a request one by one. A load that spans several stores must wait until they have
+// left the store buffer, which takes longer than the rest of a small transfer.
+[[gnu::always_inline]] inline void separate_loads() {
+  std::atomic_signal_fence(std::memory_order_acquire);
+}
+
+// Opcode, flags and segment count of a request, each loaded separately (separate_loads()).
 struct Shape {
   uint32_t opcode;
   uint32_t flags;
@@ -111,13 +115,6 @@ bool ShmQueuePair::open_direct_writer(RemoteKey key, DirectWriter& writer) {
                          .registered = cell.owner_key(),
                          .copy = copy_any});
   return true;
-}
-
-// Prevents the compiler from combining the loads before and after it. The caller has just stored the
-// fields of a request one by one. A load that spans several stores must wait until they have left
-// the store buffer, which takes longer than the rest of a small transfer.
-[[gnu::always_inline]] static inline void separate_loads() {
-  std::atomic_signal_fence(std::memory_order_acquire);
 }
 
 // A constant, because clang assembles a result that is written as {1} field by field, also where it

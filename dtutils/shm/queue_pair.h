@@ -1,6 +1,7 @@
-// Queue pairs of the shm transport. The post functions themselves execute one-sided operations without a lock,
-// on the peer's mapped memory (or through the kernel where it cannot be mapped). Messages are
-// copied directly into the receive buffer that the peer posted, under this queue pair's mutex.
+// Queue pairs of the shm transport. The post functions themselves execute one-sided operations
+// without a lock, on the peer's mapped memory (or through the kernel where it cannot be mapped).
+// Messages are copied directly into the receive buffer that the peer posted, under this queue
+// pair's mutex.
 #ifndef CARIAMA_DTUTILS_SHM_QUEUE_PAIR_H_
 #define CARIAMA_DTUTILS_SHM_QUEUE_PAIR_H_
 

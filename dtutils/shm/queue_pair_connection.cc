@@ -92,8 +92,8 @@ absl::StatusOr<std::unique_ptr<QueuePair>> ShmQueuePair::create(
   self.limits_.receive_depth = shared_receives ? 0 : self.receives_->depth();
   self.limits_.max_send_segments = std::clamp(options.max_send_segments, 1u, kMaxSegments);
   self.limits_.max_receive_segments = std::clamp(options.max_receive_segments, 1u, kMaxSegments);
-  // At least a word, so that post_one() need not compare its size with the limit. Data of every size
-  // is copied during posting, so a larger limit costs nothing.
+  // At least a word, so that post_one() need not compare its size with the limit. Data of every
+  // size is copied during posting, so a larger limit costs nothing.
   self.limits_.max_inline = std::clamp(options.max_inline, kMinInline, most.max_inline);
   self.limits_.max_outstanding_reads = most.max_outstanding_reads;
   self.limits_.mtu = most.mtu;

@@ -1,8 +1,8 @@
-// The regions of a peer into which the queue pairs of one of its domains store WRITEs. A WRITE looks
-// its region up here first. What it does not find, Link::find() finds or refuses.
+// The regions of a peer into which the queue pairs of one of its domains store WRITEs. A WRITE
+// looks its region up here first. A region that is not here is found or refused by Link::find().
 //
-// A queue pair may only write regions of its peer's domain, so each domain has a table, and a lookup
-// compares no domain.
+// A queue pair may only write regions of its peer's domain, so each domain has a table, and a
+// lookup compares no domain.
 #ifndef CARIAMA_DTUTILS_SHM_WRITABLE_REGIONS_H_
 #define CARIAMA_DTUTILS_SHM_WRITABLE_REGIONS_H_
 
@@ -76,7 +76,7 @@ class WritableRegions {
 
   [[nodiscard]] const WritableCell* cells() const { return cells_; }
 
-  // Enters a region. Requires: WRITEs may be stored into it directly (RemoteRegion::write_domain()).
+  // Enters a region. Requires: WRITEs may be stored into it (RemoteRegion::write_domain()).
   // `owner_key`: the address of its key in its owner's table.
   void set(const RemoteRegion& region, const std::atomic<uint64_t>* owner_key);
   // Removes the region at `index`, if there is one.
