@@ -116,7 +116,7 @@ void Dispatch::run(ArrivedMessage* message) {
       answers_.answer(from, call.notify, call, result);
     } catch (const std::bad_alloc&) {
       // The message has no room for the result: its caller gets an error.
-      const bool loses_result = call.result != nullptr && call.outcome == CallOutcome::kDone;
+      const bool loses_result = !result.empty() && call.outcome == CallOutcome::kDone;
       message->unanswered = loses_result ? CallOutcome::kThrew : call.outcome;
       ended.message = nullptr;
       unanswered_.push(message);  // last: another thread may answer now

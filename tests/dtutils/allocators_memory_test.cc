@@ -145,6 +145,7 @@ TEST_F(AllocatorsWithoutMemory, PiecesInFlightAreFreedOnce) {
     }
     queue.complete_all();
     std::vector<RDMAMemory> taken;
+    taken.reserve(2);  // the allocation that fails is one of the allocator
     {
       const FailAllocation fail(1, skips);
       auto memory = unless_out_of_memory([&] { return pieces->allocate(64); });
