@@ -67,6 +67,10 @@ absl::Status SearchOptions::validate() const {
   if (evaluation.in_flight < 1 || evaluation.in_flight > kMostPositions) {
     return refuse("evaluation.in_flight", evaluation.in_flight, "a number from 1 to 65536");
   }
+  constexpr uint32_t kMostInFlight = 1024;
+  if (playouts_in_flight > kMostInFlight) {
+    return refuse("playouts_in_flight", playouts_in_flight, "a number from 0 to 1024");
+  }
   if (!(evaluation.timeout_seconds > 0 && std::isfinite(evaluation.timeout_seconds))) {
     return refuse("evaluation.timeout_seconds", evaluation.timeout_seconds,
                   "a finite number above 0");

@@ -150,6 +150,21 @@ struct SearchOptions {
   // ones.
   uint32_t max_batch = 64;
   uint32_t batch_divisor = 4;
+  // Number of visits of the root from which the tree spreads over all processes. Until then only
+  // rank 0 selects moves and creates nodes, and the other processes run playouts, or value(), for
+  // it (engine/remote_playouts.h): while the tree is small, selections of several processes know
+  // too little of each other. Nodes of a kept tree stay in their processes, which extend them. 0:
+  // the tree spreads at once, as it does in games with an Evaluator and after a collection of cold
+  // nodes. kByLength: at once in searches without a limit of iterations, or with a limit of at
+  // least kShortSearch for each worker of the job, and never in shorter ones. (A tree that has grown
+  // in rank 0 spreads slowly, since rank 0 keeps its nodes.)
+  static constexpr uint32_t kByLength = UINT32_MAX;
+  static constexpr uint64_t kShortSearch = 1024;
+  uint32_t spread_visits = kByLength;
+  // Limit of the rollouts in flight whose playouts rank 0 has requested, for each worker of another
+  // process, 0 to 1024. 2: one runs while the answer to the other one, and the next request, are in
+  // flight. 0: the other processes have no part in the search before the tree spreads.
+  uint32_t playouts_in_flight = 2;
   // Placement::kLocality: a child is placed in a random process if its parent has at least
   // spread_expansions * (expand_visits + 1) visits, otherwise in the parent's process; a child that
   // is created at a copy of its parent is placed in the process of the copy. The value is
@@ -180,11 +195,11 @@ struct SearchOptions {
   uint64_t memory_bytes = uint64_t{1} << 30;
   uint64_t seed = 1;
   bool reuse_tree = true;  // Search::advance() keeps the subtree of the move
-  // Positions with equal key() share one node: one in the whole tree with Placement::kHash, one per
-  // process with other placements (transpositions.h). No effect in games without key(). Requires:
-  // no position repeats in a sequence of moves, since rollouts do not check for cycles. The table
-  // takes about 40 bytes per node in addition to memory_bytes. Off by default: each new node needs
-  // one more look-up, which may cost more time than the shared nodes save.
+  // Positions with equal key() share one node: one in the whole tree with Placement::kHash and
+  // spread_visits 0, otherwise one per process (transpositions.h). No effect in games without
+  // key(). Requires: no position repeats in a sequence of moves, since rollouts do not check for
+  // cycles. The table takes about 40 bytes per node in addition to memory_bytes. Off by default:
+  // each new node needs one more look-up, which may cost more time than the shared nodes save.
   bool transpositions = false;
   // With a time limit and FinalChoice::kMostVisits: the search ends early when no other move can
   // get more visits than the best one in the time that is left.
@@ -204,10 +219,17 @@ struct SearchOptions {
   // requests are in flight.
   [[nodiscard]] uint32_t busy_samples() const { return sample_limit() / 2; }
 
-  // Checks selection, choice, value_weight, root_noise, evaluation and paper. Returns
-  // INVALID_ARGUMENT, with a message that names the option and its valid values, for a value out of
-  // range, or for noise with a selection that uses no priors.
+  // Checks selection, choice, value_weight, root_noise, evaluation, playouts_in_flight and paper.
+  // Returns INVALID_ARGUMENT, with a message that names the option and its valid values, for a
+  // value out of range, or for noise with a selection that uses no priors.
   [[nodiscard]] CARIAMA_MCTS_EXPORT absl::Status validate() const;
+
+  // Returns spread_visits, for kByLength the number that it stands for in a search with this limit
+  // of iterations (0: none) in a job with this number of workers.
+  [[nodiscard]] constexpr uint32_t spread_visits_of(uint64_t iterations, uint64_t workers) const {
+    if (spread_visits != kByLength) return spread_visits;
+    return iterations == 0 || iterations / workers >= kShortSearch ? 0 : kByLength;
+  }
 
   // Returns the options with values below their minimum raised to it, except memory_bytes
   // (Search::memory_bytes()).
@@ -270,8 +292,8 @@ struct Statistics {
   uint64_t visits = 0;
   // Of `visits`: rollouts that got their value in this process.
   uint64_t completions = 0;
-  // Of `visits`: rollouts that another process continued at a node of its own, or ran as a part of
-  // its share of the root's rollouts.
+  // Of `visits`: rollouts that another process continued at a node of its own, whose playouts it
+  // ran, or which were a part of its share of the root's rollouts.
   uint64_t handed_over = 0;
   // Of `visits`: rollouts that found the outcome of their first node proved. They have no value.
   uint64_t cancelled = 0;
@@ -285,7 +307,8 @@ struct Statistics {
   uint64_t nodes_created_remotely = 0;  // of `nodes_created`: for a parent elsewhere, offers too
   // Moves whose child is a node that existed already, for another move.
   uint64_t transpositions = 0;
-  uint64_t remote_selections = 0;  // messages that requested rollouts from another process
+  // Messages that requested rollouts from a node of another process.
+  uint64_t remote_selections = 0;
   // Of `visits`: rollouts that were ended without a value, to be repeated later, since the child
   // was being created, too many requests were in flight, or a copy was out of date; and rollouts
   // whose evaluation was pending at the end of the search.

@@ -19,6 +19,7 @@
 //   - 2 (P - 1) per command of rank 0: requests and answers.
 //   - Progress report: one command. Lines of a report or a result: 2 each time that the line of one
 //     of the 32 best moves enters another process (engine/lines.h).
+//   - 2 per rollout whose playouts another process runs before the tree spreads.
 //   - Begin of a search: 6 (P - 1), one command and the copies of the root. One command more if the
 //     position is not the root of the tree that exists: 8 (P - 1).
 //   - End of a search: at least 7 commands, 14 (P - 1), and one per copy for its last counts.
@@ -26,7 +27,7 @@
 //     more if the new root is in another process.
 // Thread i of a process exchanges messages about the tree only with thread i of each other process:
 // P - 1 channels in each direction per thread. State that grows with P: 10 bytes per process of the
-// job in each process, 200 more in rank 0, and in each thread 16 bytes per process, and 8 bytes and
+// job in each process, 200 more in rank 0, and in each thread 20 bytes per process, and 8 bytes and
 // 1 bit per thread of the job.
 #ifndef CARIAMA_MCTS_SEARCH_H_
 #define CARIAMA_MCTS_SEARCH_H_
@@ -330,6 +331,8 @@ class Search {
     statistics_.assign(host_.size(), {});
     current_ = options_;
     current_.memory_bytes = memory_bytes();
+    current_.spread_visits = options_.spread_visits_of(
+        order_.limits.iterations, uint64_t{host_.size()} * host_.threads());
     host_.end_last_search();
     prepare(position);
     // The calls of this thread to one other process run in order, so that the process clears the
@@ -549,7 +552,8 @@ class Search {
     const uint64_t rollouts = limit == 0 ? kUnlimited : std::min(limit - iterations_, kUnlimited);
     job_.start(static_cast<int64_t>(rollouts));
     next_safety_ = seconds() + kSafetyInterval;
-    process_.exchange().announce_root();
+    tree_.grow_alone();
+    process_.exchange().spread_if_due();
     process_.pool().open_root();
     host_.wake_workers();
   }

@@ -128,6 +128,11 @@ class CopyExchange final : public LocalInstance {
     });
     if (copy != nullptr) report_unknown(*copy, move, child);
   }
+  // Rank 0: announces the root if the tree has to spread now. Requires: the calling worker runs or
+  // holds a rollout of the root, or none can begin. So the search does not end meanwhile.
+  void spread_if_due() {
+    if (tree_.begin_to_spread()) announce_root();
+  }
   // Rank 0: the flag that process `rank` has a copy of the root.
   [[nodiscard]] std::atomic<bool>& has_root_copy(uint32_t rank) { return has_root_copy_[rank]; }
 
@@ -141,8 +146,8 @@ class CopyExchange final : public LocalInstance {
     full_.store(false, std::memory_order_relaxed);
     for (auto& has : has_root_copy_) has.store(false, std::memory_order_relaxed);
   }
-  // Called in rank 0: sends the name of the root to the other processes. They request copies of it,
-  // from which they begin rollouts.
+  // Called in rank 0, by any worker: sends the name of the root to the workers of its index in the
+  // other processes. They request copies of it, from which they begin rollouts.
   void announce_root() {
     if (host_.size() == 1) return;
     SlotId id;
@@ -153,7 +158,7 @@ class CopyExchange final : public LocalInstance {
     const RemoteNode name = tree_.name_of(id);
     for (uint32_t rank = 0; rank < host_.size(); ++rank) {
       if (rank == host_.rank() || !host_.alive(rank)) continue;
-      post(host_.id(rank, 0), [name] { here().on_root(name); });
+      post(partner(rank), [name] { here().on_root(name); });
     }
     Host::here().aggregators->flush();
   }

@@ -273,7 +273,8 @@ struct Ticket {
   // From the node of the job to the move whose child is in the other process. Empty for a share of
   // the root's rollouts.
   std::vector<Step<G>> path;
-  RemoteNode node{};  // the node from which the rollouts were requested; unused otherwise
+  RemoteNode node{};     // the node from which the rollouts were requested; unused otherwise
+  bool playout = false;  // only playouts of the position after `path` are requested
 };
 
 // Adds the expected value of `rollouts` rollouts to each move of a path: it stands for the rollouts
@@ -293,6 +294,12 @@ void remove_expected(const Ticket<G>& ticket) {
   }
 }
 
+// Removes the visits of `count` rollouts that end without a value from the moves of their path.
+template <Game G>
+void remove_visits(std::span<const Step<G>> path, uint32_t count) {
+  for (const Step<G>& step : path) step.node->remove_visits(step.move, count);
+}
+
 // Requests rollouts from a node of the receiver.
 struct JobRequest {
   SlotId node;
@@ -301,7 +308,8 @@ struct JobRequest {
   SlotId ticket;
   bool share = false;  // begin at the copy of the root; `node` is not used
 };
-// The answer to a JobRequest. The samples of the playouts follow.
+// The answer to a JobRequest, or to a request for playouts (remote_playouts.h). The samples of the
+// playouts follow.
 template <Game G>
 struct JobAnswer {
   SlotId ticket;

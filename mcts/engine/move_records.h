@@ -1,5 +1,5 @@
-// Decoders of what processes send about nodes: names, the contents of a node, counts of moves, and
-// the playouts of a job.
+// Decoders of what processes send about nodes: names, positions, the contents of a node, counts of
+// moves, and the playouts of a job.
 #ifndef CARIAMA_MCTS_ENGINE_MOVE_RECORDS_H_
 #define CARIAMA_MCTS_ENGINE_MOVE_RECORDS_H_
 
@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <new>
 #include <optional>
 #include <vector>
 
@@ -32,6 +33,16 @@ namespace internal {
 // looked up.
 [[nodiscard]] constexpr bool is_possible(const RemoteNode& name, uint32_t processes) {
   return name.rank < processes && name.generation <= RemoteNode::kLastGeneration;
+}
+
+// Returns the position in a message, or nullopt if `bytes` is not the size of a position. Any bytes
+// of this size count as a position: the game alone knows which ones it can reach.
+template <Game G>
+[[nodiscard]] std::optional<G> decode_position(const void* data, uint64_t bytes) {
+  if (bytes != sizeof(G)) return std::nullopt;
+  alignas(G) std::byte position[sizeof(G)];
+  std::memcpy(position, data, sizeof(G));
+  return *std::launder(reinterpret_cast<const G*>(position));
 }
 
 // Returns the records in a message, or nullopt if these are not the contents of a node: a record is

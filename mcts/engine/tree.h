@@ -13,7 +13,6 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <memory>
 #include <mutex>
 #include <new>
@@ -68,6 +67,25 @@ class LocalTree final : public LocalInstance {
     sum.node_bytes += live_bytes();
   }
 
+  // ---- The begin of the search in one process (remote_playouts.h).
+
+  // Rank 0: returns false as long as only this process grows the tree. Other ranks: returns true.
+  // Thread-safe.
+  [[nodiscard]] bool spreads() const { return spreads_.load(std::memory_order_relaxed); }
+  // Called by worker 0 of rank 0, before rollouts begin: from now on only this process grows the
+  // tree, until begin_to_spread() returns true.
+  void grow_alone() { spreads_.store(false, std::memory_order_relaxed); }
+  // Called in rank 0. Returns true once, when the tree has to spread over all processes: the root
+  // has SearchOptions::spread_visits visits. Or this search has collected nodes, because a process
+  // had no memory: the others may have some. At once in games with an Evaluator, whose positions
+  // each process evaluates in batches. Thread-safe.
+  [[nodiscard]] bool begin_to_spread() {
+    if (spreads()) return false;
+    const bool due = HasEvaluator<G> || host_.size() == 1 || collections_ != 0 ||
+                     root_->visits() >= options_.spread_visits;
+    return due && !spreads_.exchange(true, std::memory_order_relaxed);
+  }
+
   // ---- Creating nodes. Thread-safe. `thread` is the index of the calling worker.
 
   // Returns the rank of the process that has to create a new child of `parent`. Throws
@@ -76,7 +94,7 @@ class LocalTree final : public LocalInstance {
   [[nodiscard]] uint32_t place(const Node<G>& parent, const G& position, Random& random) const {
     const uint32_t processes = host_.size();
     const uint32_t self = host_.rank();
-    if (processes == 1) return self;
+    if (processes == 1 || !spreads()) return self;
     if (options_.placement == Placement::kLocality &&
         parent.visits() < uint64_t{options_.spread_expansions} * (options_.expand_visits + 1)) {
       return self;
@@ -148,16 +166,14 @@ class LocalTree final : public LocalInstance {
   // `bytes` is not the size of a position, or if no player of the game is to move.
   [[nodiscard]] std::optional<Exported> create_requested(const void* data, uint64_t bytes,
                                                          uint32_t thread) {
-    if (bytes != sizeof(G)) return {};
+    const std::optional<G> position = decode_position<G>(data, bytes);
+    if (!position) return {};
     const TraceScope trace("mcts", "create child");
-    alignas(G) std::byte position[sizeof(G)];
-    std::memcpy(position, data, sizeof(G));
-    const G& received = *std::launder(reinterpret_cast<const G*>(position));
-    if (!Node<G>::is_possible(received)) {
+    if (!Node<G>::is_possible(*position)) {
       internal::note_malformed("no player is to move in a position");
       return {};
     }
-    return obtain_exported(received, thread);
+    return obtain_exported(*position, thread);
   }
   // Creates children for moves that rollouts of other processes have often chosen at copies of this
   // node. The rollouts of this process may never choose these moves. Calls
@@ -530,6 +546,7 @@ class LocalTree final : public LocalInstance {
   ExportedNodes exported_;
   Transpositions<G> transpositions_;
   std::atomic<bool> full_{false};
+  std::atomic<bool> spreads_{true};
   std::atomic<uint64_t> nodes_{0};
   std::mutex discarded_mutex_;
   std::vector<Node<G>*> discarded_;  // nodes that free_discarded() has to free

@@ -21,7 +21,7 @@ namespace cariama::mcts {
 
 // Why a worker found no rollout to run.
 enum class IdleCause : uint8_t {
-  kNoShare,   // the process has no share of the root's rollouts
+  kNoShare,   // the process has no share of the root's rollouts, and no request for playouts
   kAnswers,   // other processes run all rollouts of the process's shares, or of the root's job
   kDeferred,  // the rollouts that the process has would be deferred
 };
@@ -114,8 +114,27 @@ class WorkPool final : public LocalInstance {
   }
   // Rank 0: the number of the root's rollouts that `rank` has in its shares.
   [[nodiscard]] std::atomic<int32_t>& shared(uint32_t rank) { return shared_[rank]; }
+  // Rank 0: takes rollouts of the root's job for a share of `rank`, and returns their number: 0 if
+  // the process has enough, or none are left.
+  //
+  // Two shares per thread: one runs while the answer to the other one, and the next share, are in
+  // flight. Shares shrink towards the end, so that all processes end at about the same time.
+  [[nodiscard]] uint32_t take_share(uint32_t rank) {
+    const uint64_t some =
+        std::min(kMostShared, root_job_.left() / (4 * host_.size() * host_.threads()) + 1);
+    if (shared_[rank].load(std::memory_order_relaxed) >=
+        static_cast<int64_t>(2 * some * host_.threads())) {
+      return 0;
+    }
+    const uint32_t rollouts = root_job_.take(static_cast<uint32_t>(some));
+    shared_[rank].fetch_add(static_cast<int32_t>(rollouts));
+    return rollouts;
+  }
 
  private:
+  // Limit of the rollouts in one share. Large: rollouts not begun do not influence the statistics.
+  static constexpr uint64_t kMostShared = 4096;
+
   Host& host_;
   JobQueue<G> jobs_;
   SlotTable<Ticket<G>> tickets_;

@@ -9,7 +9,8 @@
 //
 // The worker takes rollouts from the work pool (work_pool.h), extends the local tree (tree.h),
 // continues rollouts at copies of remote nodes (copy_exchange.h), and calls the workers of its
-// index in other processes.
+// index in other processes. While the tree is small, only rank 0 grows it, and the workers of other
+// processes run playouts for it (remote_playouts.h).
 #ifndef CARIAMA_MCTS_ENGINE_WORKER_H_
 #define CARIAMA_MCTS_ENGINE_WORKER_H_
 
@@ -30,6 +31,7 @@
 #include "mcts/engine/job.h"
 #include "mcts/engine/move_records.h"
 #include "mcts/engine/node.h"
+#include "mcts/engine/remote_playouts.h"
 #include "mcts/engine/rollout_counters.h"
 #include "mcts/engine/sampler.h"
 #include "mcts/engine/selection.h"
@@ -54,12 +56,14 @@ class Worker {
         pool_(host.local<WorkPool<G>>()),
         exchange_(host.local<CopyExchange<G>>()),
         evaluations_(host),
+        playouts_(host, *this),
         shown_("mcts", "thread " + std::to_string(index), [this] { return counters_.values(); }) {}
 
   // Resets the worker for a new search. Called by worker 0, while this worker runs no rollout.
   void begin(uint64_t seed) {
     thread_.random = Random(seed);
     sampler_.reset();
+    playouts_.begin();
     if constexpr (HasEvaluator<G>) evaluations_.begin(options().evaluation);
     before_ = totals();
   }
@@ -68,7 +72,10 @@ class Worker {
   // was nothing to do.
   bool work() {
     if constexpr (!HasEvaluator<G>) {
-      return run_slice(kRolloutsPerPoll);
+      const bool played = playouts_.run_one(pool_.stopping());
+      // While rank 0 grows the tree alone, it counts the values that have arrived before each
+      // rollout.
+      return run_slice(tree_.spreads() ? kRolloutsPerPoll : 1) || played;
     } else {
       if (pool_.stopping()) {
         const bool cancelled = cancel_evaluations();
@@ -95,7 +102,7 @@ class Worker {
       if (evaluations_.has_work() || (pool_.stopping() && evaluations_.has_pending())) return true;
       if (evaluations_.room() == 0) return false;
     }
-    return pool_.has_work();
+    return pool_.has_work() || playouts_.has_requests();
   }
   // Adds the root to the next batch, unless it is evaluated. Called by worker 0 of rank 0.
   void evaluate_root(NodeType& root) {
@@ -108,7 +115,7 @@ class Worker {
     if constexpr (HasEvaluator<G>) {
       if (!evaluations_.has_pending()) return false;
       evaluations_.cancel([&](const PendingRollout<G>& pending) {
-        remove_visits(pending.path, 1);
+        remove_visits<G>(pending.path, 1);
         counters_.deferred_selections.add();
         return_rollouts(*pending.job, 1);
       });
@@ -118,9 +125,10 @@ class Worker {
     return false;
   }
 
-  // Ends a ticket that gets no answer: of a share (empty path), of the creation of a node (no
-  // rollouts), or of a job, whose rollouts are removed from the visits of the path.
+  // Ends a ticket that gets no answer: of playouts, of a share (empty path), of the creation of a
+  // node (no rollouts), or of a job, whose rollouts are removed from the visits of the path.
   void give_up(Ticket<G>& ticket) {
+    if (ticket.playout) return playouts_.give_up(ticket);
     if (ticket.path.empty()) {
       pool_.shared(ticket.rank).fetch_sub(static_cast<int32_t>(ticket.rollouts));
       pool_.note_answer();
@@ -136,7 +144,7 @@ class Worker {
     last.node->drop_child(last.move, ticket.node);
     pool_.add_outstanding(ticket.rank, -static_cast<int32_t>(ticket.rollouts));
     remove_expected(ticket);
-    remove_visits(ticket.path, ticket.rollouts);
+    remove_visits<G>(ticket.path, ticket.rollouts);
     pool_.note_answer();
     return_rollouts(*ticket.job, ticket.rollouts);
   }
@@ -151,8 +159,7 @@ class Worker {
   }
 
  private:
-  // Limit of the rollouts in one share. Large: rollouts not begun do not influence the statistics.
-  static constexpr uint64_t kMostShared = 4096;
+  friend class RemotePlayouts<G, Worker>;
 
   // Returns the counts of this worker in all its searches.
   [[nodiscard]] Statistics totals() const {
@@ -183,6 +190,7 @@ class Worker {
       if (root) {
         taken.job = &pool_.root_job();
         taken.rollouts = taken.job->take(most);
+        if (taken.rollouts != 0) exchange_.spread_if_due();
       }
       if (taken.rollouts == 0) {
         const bool open = root || pool_.open_shares().load(std::memory_order_relaxed) > 0;
@@ -327,7 +335,7 @@ class Worker {
   // Defers a rollout: removes its visits, so that it can be repeated later. Returns false if this
   // process repeats it (see rollout()). The requester repeats the rollouts of other jobs.
   [[nodiscard]] bool defer(Job<G>& job) {
-    remove_visits(path_, 1);
+    remove_visits<G>(path_, 1);
     counters_.deferred_selections.add();
     if (job.root || job.share) return false;
     return_rollouts(job, 1);
@@ -377,6 +385,7 @@ class Worker {
       evaluations_.add_position({&job, nullptr, path_}, position);
       return;
     }
+    if (job.root && playouts_.request(job, path_, position, last)) return;
     const internal::SumOf<G> sum =
         sampler_.run(position, last, node.state(), thread_.random, options());
     counters_.playouts.add(options().playouts_per_leaf);
@@ -438,9 +447,6 @@ class Worker {
   void put_back(Job<G>& job, uint32_t count) {
     job.root ? job.put_back(count) : pool_.jobs().put_back(job, count);
   }
-  void remove_visits(std::span<const Step<G>> path, uint32_t count) {
-    for (const Step<G>& step : path) step.node->remove_visits(step.move, count);
-  }
   // Ends rollouts of the job that were begun and have no value. Rollouts of the root are put back,
   // to be repeated, as long as the search goes on. Other rollouts are ended: the requester repeats
   // them.
@@ -475,11 +481,12 @@ class Worker {
                               job.node == nullptr || job.node->outcome() != Outcome::kOpen};
     // The answer goes to the thread of the requesting process with this thread's index, even if
     // another thread sent the request. So a thread needs channels only to threads of its own index.
-    const uint32_t to = host_.id(job.requester / host_.threads(), thread_.index);
+    send_answer(host_.id(job.requester / host_.threads(), thread_.index), answer, job.samples());
+  }
+  void send_answer(ThreadId to, const JobAnswer<G>& answer, std::span<const SampleType> samples) {
     // The answer contains only the samples that fit into a call. Without the others the requester
     // has fewer AMAF statistics; without the answer it would wait for the rollouts forever.
     constexpr size_t kMost = PeerAggregators::kMostBufferBytes / sizeof(Sample<G>);
-    const auto samples = job.samples();
     thread_.aggregators->answer_buffer(
         to, [answer](void* data, uint64_t bytes) { here().on_answer(answer, data, bytes); },
         std::as_bytes(samples.first(std::min(samples.size(), kMost))));
@@ -518,21 +525,12 @@ class Worker {
   // Rank 0: sends a share of the root's rollouts to each process that has too few.
   void give_shares() {
     Job<G>& job = pool_.root_job();
-    for (uint32_t rank = 1; rank < host_.size(); ++rank) {
+    for (uint32_t rank = 1; rank < host_.size() && !job.exhausted(); ++rank) {
       if (!exchange_.has_root_copy(rank).load(std::memory_order_relaxed) || !host_.alive(rank)) {
         continue;
       }
-      // Two shares per thread: one runs while the answer to the other one, and the next share, are
-      // in flight. Shares shrink towards the end, so that all processes end at about the same time.
-      const uint64_t some =
-          std::min(kMostShared, job.left() / (4 * host_.size() * host_.threads()) + 1);
-      if (pool_.shared(rank).load(std::memory_order_relaxed) >=
-          static_cast<int64_t>(2 * some * host_.threads())) {
-        continue;
-      }
-      const uint32_t rollouts = job.take(static_cast<uint32_t>(some));
-      if (rollouts == 0) return;
-      pool_.shared(rank).fetch_add(static_cast<int32_t>(rollouts));
+      const uint32_t rollouts = pool_.take_share(rank);
+      if (rollouts == 0) continue;
       const SlotId ticket = pool_.tickets().add({&job, rank, rollouts, {}});
       const JobRequest request{
           {}, rollouts, host_.id(host_.rank(), thread_.index), ticket, /*share=*/true};
@@ -645,6 +643,7 @@ class Worker {
     const TraceScope trace("mcts", "take results", "rollouts", answer.completed);
     std::optional<Ticket<G>> ticket = pool_.tickets().take(answer.ticket);
     if (!ticket) return;  // give_up() has ended the ticket
+    if (ticket->playout) return playouts_.on_answer(*ticket, answer, data, bytes);
     if (ticket->path.empty()) {
       on_shared(*ticket, answer);
       return;
@@ -671,7 +670,7 @@ class Worker {
       pool_.note_answer();
     }
     remove_expected(*ticket);
-    if (missing != 0) remove_visits(ticket->path, missing);
+    if (missing != 0) remove_visits<G>(ticket->path, missing);
     if (!decode_samples<G>(data, bytes, answered_)) internal::note_malformed("playouts");
     if (completed != 0 || answer.outcome != Outcome::kOpen) {
       finish(*ticket->job, ticket->path, completed, answer.value, answered_, answer.outcome);
@@ -686,6 +685,7 @@ class Worker {
   CopyExchange<G>& exchange_;
   Sampler<G> sampler_;
   Evaluations<G> evaluations_;
+  RemotePlayouts<G, Worker> playouts_;
   std::vector<Step<G>> path_;
   std::vector<SampleType> answered_;
   RolloutCounters counters_;

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <map>
 #include <optional>
 #include <span>
@@ -112,7 +113,7 @@ void use_nodes(FuzzInput& input, const G& position) {
   std::vector<Sample<G>> samples;
   CountExchange exchange;
   while (!input.empty()) {
-    switch (input.take<uint8_t>() % 6) {
+    switch (input.take<uint8_t>() % 7) {
       case 0: {  // CopyExchange::on_copy(), on_merge()
         const std::vector<std::byte> bytes = take_elements(input, contents());
         const auto records = decode_move_records<G>(bytes.data(), bytes.size(), kProcesses);
@@ -176,6 +177,13 @@ void use_nodes(FuzzInput& input, const G& position) {
           for (const float one : internal::numbers_of(sample.value)) require(one >= 0 && one <= 1);
           node->count_amaf(sample);
         }
+        break;
+      }
+      case 5: {  // RemotePlayouts::on_request()
+        const std::vector<std::byte> bytes = take_elements(input, std::vector{position});
+        const std::optional<G> position = decode_position<G>(bytes.data(), bytes.size());
+        require(position.has_value() == (bytes.size() == sizeof(G)));
+        require(!position || std::memcmp(&*position, bytes.data(), sizeof(G)) == 0);
         break;
       }
       default: {  // Worker::on_answer(): sums and outcome

@@ -3,12 +3,16 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
+#include <optional>
 #include <ostream>
 #include <string>
 
+#include "dtutils/wait.h"
 #include "gtest/gtest.h"
 #include "hex/hex_game.h"
+#include "hex/search_engine.h"
 #include "mcts/search.h"
 #include "tests/dsfabric/testing/local_job.h"
 #include "tests/hex/testing/cases.h"
@@ -21,6 +25,7 @@ namespace {
 using Game = HexGame<2>;
 using mcts::testing::check_conservation;
 using mcts::testing::check_nodes;
+using mcts::testing::local_host;
 using mcts::testing::run_search_job;
 using mcts::testing::run_transport_job;
 using testing::solved_cases;
@@ -56,6 +61,7 @@ TEST_P(ByJob, ProvesTheSolvedPositions) {
     mcts::Search<Game> search(host);
     search.options().expand_visits = 2;
     search.options().placement = mcts::Placement::kRandom;
+    search.options().spread_visits = 0;  // all processes take part in the proofs
     int cases = 0;
     for (const SolvedCase& one : solved_cases()) {
       if (!one.complete || one.board.cells() > 16) continue;
@@ -82,6 +88,7 @@ TEST_P(ByJob, EveryRolloutIsCountedOnce) {
   run([](mcts::Host& host) {
     mcts::Search<Game> search(host);
     search.options().expand_visits = 2;
+    search.options().spread_visits = 0;  // with the default rank 0 owns the whole tree
     Board board(11, 11);
     for (int i = 0; i < 3; ++i) {
       const auto result = search.run(Game(board), {.iterations = 1000});
@@ -101,6 +108,7 @@ TEST_P(ByJob, LinesLeadThroughAllProcesses) {
     mcts::Search<Game> search(host);
     search.options().expand_visits = 1;
     search.options().placement = mcts::Placement::kRandom;
+    search.options().spread_visits = 0;  // otherwise the begin of the line is in rank 0
     const Board board(7, 7);
     const Deadline deadline = cariama::testing::soon();
     size_t length = 0;
@@ -115,6 +123,63 @@ TEST_P(ByJob, LinesLeadThroughAllProcesses) {
     }
     EXPECT_GE(length, 6u);
   });
+}
+
+// Hex whose playouts give the turn to another process, in a job that runs in steps (local_job.h):
+// so the processes run their playouts at about the same rate.
+class SteppedGame : public Game {
+ public:
+  using Game::Game;
+
+  class Playouts : public Game::Playouts {
+   public:
+    using Game::Playouts::Playouts;
+    float run(const SteppedGame& game, std::optional<Move> last, mcts::Random& random,
+              mcts::Owned<kAmafIds>* owned) {
+      constexpr int kLooks = 16;  // one of 16 changes the turn, on average
+      for (int i = 0; i < kLooks; ++i) static_cast<void>(this_thread_wait_hook().pause(0));
+      return Game::Playouts::run(game, last, random, owned);
+    }
+  };
+};
+static_assert(mcts::HasPlayouts<SteppedGame>);
+
+// Returns the share of the root's visits that the most visited move gets, as the mean of short
+// searches of several positions.
+double share_of_best_move(mcts::Host& host, uint32_t spread_visits) {
+  constexpr int kPositions = 10;
+  constexpr uint64_t kIterations = 3000;
+  mcts::Search<SteppedGame> search(host, SearchEngineOptions::default_search());
+  search.options().spread_visits = spread_visits;
+  mcts::Random random(7);
+  double sum = 0;
+  for (int i = 0; i < kPositions; ++i) {
+    SteppedGame game(Board(9, 9));
+    for (int stone = 0; stone < 4; ++stone) {
+      Move moves[SteppedGame::kMaxMoves];
+      const int count = game.moves(moves);
+      game.play(moves[random.below(static_cast<uint32_t>(count))]);
+    }
+    search.clear();
+    search.options().seed = random.next();
+    const auto result = search.run(game, {.iterations = kIterations});
+    uint64_t most = 0;
+    for (const auto& move : result.moves) most = std::max(most, move.visits);
+    sum += static_cast<double>(most) / kIterations / kPositions;
+  }
+  return sum;
+}
+
+// A short search of eight processes chooses as decidedly as one process with as many iterations.
+// If all eight select moves from the begin on, the share of the best move is about 0.6 of that of
+// one process.
+TEST(DistributedHex, EightProcessesChooseAsDecidedlyAsOne) {
+  const double expected = share_of_best_move(*local_host(1), mcts::SearchOptions().spread_visits);
+  EXPECT_GT(expected, 0.2);
+  const auto body = [expected](mcts::Host& host) {
+    EXPECT_GT(share_of_best_move(host, mcts::SearchOptions().spread_visits), 0.75 * expected);
+  };
+  run_transport_job("sim", 1, body, nullptr, 8);
 }
 
 }  // namespace

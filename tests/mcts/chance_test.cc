@@ -266,6 +266,7 @@ TEST_P(ChanceByShape, OutcomesInOtherProcesses) {
             search.options().placement = placement;
             search.options().copy_visits = copy_visits;
             search.options().spread_expansions = 1;
+            search.options().spread_visits = copy_visits == 16 ? 0 : 4096;
             search.options().transpositions = copy_visits == 16;
             DiceGame game = clear_games(1)[0];
             for (const uint8_t face : {1, 3}) {
@@ -288,6 +289,24 @@ TEST_P(ChanceByShape, OutcomesInOtherProcesses) {
       });
 }
 
+// Rank 0 grows the whole tree. The other processes run playouts for it, from chance positions, too.
+TEST_P(ChanceByShape, PlayoutsInOtherProcesses) {
+  run_search_job(GetParam(), [](Host& host) {
+    Search<DiceGame> search(host);
+    search.options().spread_visits = 1U << 31;  // never
+    const DiceGame game = clear_games(1)[0];
+    const auto result = search.run(game, {.iterations = 50000});
+    EXPECT_EQ(result.iterations, 50000u);
+    check_expectimax<DiceGame>(result, game, 0.08);
+    EXPECT_GT(check_outcomes(process_of(search).tree(), 200, 0.05), 0);
+    check_conservation(search, result);
+    for (uint32_t rank = 1; rank < host.size(); ++rank) {
+      EXPECT_EQ(result.processes[rank].nodes, 0u);
+      EXPECT_GT(result.processes[rank].playouts, 0u);
+    }
+  });
+}
+
 TEST_P(ChanceByShape, Proofs) {
   run_search_job(GetParam(), [](Host& host) {
     for (uint32_t number = 0; number < 12; ++number) {
@@ -296,6 +315,7 @@ TEST_P(ChanceByShape, Proofs) {
         Search<DiceGame> search(host);
         search.options().placement = placement;
         search.options().spread_expansions = 1;
+        search.options().spread_visits = placement == Placement::kLocality ? 500 : 0;
         const auto result = search.run(game, {.iterations = 20000});
         if (result.outcome != Outcome::kOpen) {
           EXPECT_EQ(result.outcome, game.prove());

@@ -47,6 +47,9 @@ void run_job(const Shape& shape, const std::function<void(Host&)>& body) {
   run_search_job(shape, body, [](Host& host) { check_nodes(host.local<LocalTree<G>>()); });
 }
 
+// SearchOptions::spread_visits of a search in which rank 0 grows the tree alone.
+constexpr uint32_t kNever = 1U << 31;
+
 class ByShape : public ::testing::TestWithParam<Shape> {};
 INSTANTIATE_TEST_SUITE_P(Distributed, ByShape,
                          ::testing::Values(Shape{1, 1}, Shape{1, 2}, Shape{2, 1}, Shape{2, 2},
@@ -58,17 +61,22 @@ TEST_P(ByShape, ProvesTicTacToe) {
   run_job<TicTacToe>(GetParam(), [](Host& host) {
     Search<TicTacToe> search(host);
     search.options().expand_visits = 2;
-    for (const int first : TicTacToe::kFirstMoves) {
-      search.options().placement = first % 2 == 0 ? Placement::kRandom : Placement::kLocality;
-      TicTacToe game;
-      game.play(static_cast<uint8_t>(first));
-      const auto result = search.run(game, {.iterations = 10000000});
-      ASSERT_NE(result.outcome, Outcome::kOpen) << first;
-      EXPECT_EQ(value_of(result.outcome), game.solve()) << first;
-      TicTacToe next = game;
-      next.play(result.moves[0].move);
-      EXPECT_EQ(next.solve(), game.solve()) << first;
-      check_conservation(search, result);
+    // The whole proof in the tree of all processes, a part of it, and the proof in rank 0 alone.
+    for (const uint32_t spread_visits : {0U, 500U, kNever}) {
+      search.options().spread_visits = spread_visits;
+      for (const int first : TicTacToe::kFirstMoves) {
+        search.options().placement = first % 2 == 0 ? Placement::kRandom : Placement::kLocality;
+        search.clear();
+        TicTacToe game;
+        game.play(static_cast<uint8_t>(first));
+        const auto result = search.run(game, {.iterations = 10000000});
+        ASSERT_NE(result.outcome, Outcome::kOpen) << first;
+        EXPECT_EQ(value_of(result.outcome), game.solve()) << first;
+        TicTacToe next = game;
+        next.play(result.moves[0].move);
+        EXPECT_EQ(next.solve(), game.solve()) << first;
+        check_conservation(search, result);
+      }
     }
   });
 }
@@ -82,6 +90,7 @@ TEST_P(ByShape, TheBoundChoosesOfTheResults) {
     Search<PriorGame> search(host);
     search.options().choice.rule = FinalChoice::kLowerConfidenceBound;
     search.options().selection.rule = SelectionRule::kPuct;
+    search.options().spread_visits = 0;  // short searches, too, have counts of all processes
     const auto run = [&](uint64_t iterations) {
       const auto result = search.run(PriorGame(), {.iterations = iterations});
       EXPECT_EQ(result.iterations, iterations);
@@ -205,6 +214,7 @@ struct ManyMoves {
 TEST(Distributed, ANodeThatDoesNotFitIntoACallIsReported) {
   run_search_job({2, 1}, [](Host& host) {
     Search<ManyMoves> search(host);
+    search.options().spread_visits = 0;  // the root is sent when the tree spreads
     EXPECT_EQ(search.run(ManyMoves(), {.iterations = 5000}).iterations, 5000u);
     const std::vector<Diagnostic> reported = reported_diagnostics();
     const auto found = std::find_if(reported.begin(), reported.end(), [](const Diagnostic& one) {
@@ -224,6 +234,7 @@ TEST(Distributed, OptionsThatAreTooSmallCountAsTheSmallest) {
     options.max_batch = options.batch_divisor = options.exchange_divisor = 0;
     options.queue_target = 8;
     options.queue_limit = options.queue_share = 0;
+    options.spread_visits = 0;  // these options are about a tree in several processes
     const auto result = search.run(ConnectFour(), {.iterations = 3000});
     EXPECT_EQ(result.iterations, 3000u);
     check_conservation(search, result);
@@ -239,6 +250,7 @@ TEST_P(ByShape, CountsAreConserved) {
   run_job<ConnectFour>(shape, [&](Host& host) {
     Search<ConnectFour> search(host);
     search.options().expand_visits = 2;
+    search.options().spread_visits = 0;  // with the default rank 0 owns the top of the tree
     for (const Placement placement : {Placement::kRandom, Placement::kHash, Placement::kLocality}) {
       search.options().placement = placement;
       search.clear();
@@ -294,6 +306,7 @@ TEST_P(ByShape, NodesAreFreedEverywhere) {
     Search<ConnectFour> search(host);
     search.options().expand_visits = 0;
     search.options().placement = Placement::kRandom;
+    search.options().spread_visits = 0;  // nodes that are freed are in all processes
     search.options().memory_bytes = uint64_t{2} << 20;
     auto result = search.run(ConnectFour(), {.iterations = 12000});
     uint64_t collections = 0;
@@ -347,22 +360,25 @@ class Deadly : public ConnectFour {
 };
 
 // Rank 2 of 3 dies during a search. The other ranks continue, and the result has all legal moves.
-TEST(Distributed, ASearchSurvivesADeath) {
+void survive_a_death(uint32_t spread_visits) {
   const auto before = [](Host& host) {
     if (host.rank() == 2) Deadly::playouts_left = 50;
   };
   const auto after = [](Host& host) {
     check_nodes(host.local<LocalTree<Deadly>>(), /*lossless=*/false);
   };
-  const auto body = [](Host& host) {
+  const auto body = [spread_visits](Host& host) {
     Search<Deadly> search(host);
     search.options().placement = Placement::kRandom;
+    search.options().spread_visits = spread_visits;
     search.options().expand_visits = 1;
     // Repeat the search until rank 2 is dead: the time that its 50 playouts take is not known.
     const Deadline deadline = soon();
+    uint64_t iterations = 0;
     while (host.alive(2) && std::chrono::steady_clock::now() < deadline) {
       const auto result = search.run(Deadly(), {.iterations = 20000});
       EXPECT_EQ(result.iterations, 20000u);
+      iterations += result.iterations;
       EXPECT_EQ(result.moves.size(), 7u);
       check_conservation(search, result, /*lossless=*/false);
     }
@@ -377,9 +393,18 @@ TEST(Distributed, ASearchSurvivesADeath) {
     const auto result = search.run(Deadly(), {.iterations = 20000});
     EXPECT_EQ(result.iterations, 20000u);
     EXPECT_GT(result.processes[1].completions, 0u);
+    if (spread_visits != kNever) return;
+    // No visit is in another process, so that none is lost: the rollouts whose playouts the dead
+    // process was running were repeated.
+    uint64_t visits = 0;
+    for (const auto& move : result.moves) visits += move.visits;
+    EXPECT_EQ(visits, iterations + result.iterations);
+    EXPECT_EQ(result.processes[1].nodes, 0u);
   };
   run_with_a_victim({3, 1}, body, after, before);
 }
+TEST(Distributed, ASearchSurvivesADeath) { survive_a_death(0); }
+TEST(Distributed, ASearchSurvivesADeathWhileRank0GrowsTheTree) { survive_a_death(kNever); }
 
 // Rank 1 of 2 dies while worker 1 of rank 0 runs a call of it. The search continues when that call
 // has ended. Calls of rank 1 that wait behind it do not run any more.

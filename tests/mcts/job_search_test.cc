@@ -38,6 +38,7 @@ TEST(JobSearch, EachProcessHasItsPartOfOneTree) {
   ASSERT_GE(host.size(), 2u) << "the test needs a job of at least two processes";
   Search<ConnectFour> search(host);
   search.options().expand_visits = 2;
+  search.options().spread_visits = 0;  // with the default rank 0 owns the whole tree
   // With the default, Placement::kLocality places only a few subtrees of so small a tree in a
   // random process, and one process may own nearly all nodes. With 1 it places nearly every child
   // so.
@@ -64,6 +65,7 @@ TEST(JobSearch, ProvesTicTacToe) {
   Search<TicTacToe> search(*the_host);
   search.options().expand_visits = 2;
   search.options().placement = Placement::kRandom;
+  search.options().spread_visits = 0;  // all processes take part in the proof
   TicTacToe game;
   for (const int cell : {4, 8, 0}) game.play(static_cast<uint8_t>(cell));
   const auto result = search.run(game, {.iterations = 10000000});

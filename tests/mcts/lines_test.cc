@@ -104,6 +104,7 @@ bool is_over(Deadline deadline) { return std::chrono::steady_clock::now() >= dea
 void spread(SearchOptions& options, Placement placement) {
   options.expand_visits = 0;
   options.placement = placement;
+  options.spread_visits = 0;  // otherwise the begin of each line is in rank 0
 }
 
 class LinesInShapes : public ::testing::TestWithParam<Shape> {};

@@ -50,6 +50,30 @@ TEST(SearchOptions, SelectionValuesAreValidated) {
         "selection.virtual_loss", {0, 0.5F, 1}, {-0.1F, 1.1F, kInfinity, kNaN});
 }
 
+TEST(SearchOptions, ShortSearchesDoNotSpread) {
+  SearchOptions options;
+  EXPECT_EQ(options.spread_visits_of(0, 64), 0u);
+  EXPECT_EQ(options.spread_visits_of(8192, 8), 0u);
+  EXPECT_EQ(options.spread_visits_of(8191, 8), SearchOptions::kByLength);
+  EXPECT_EQ(options.spread_visits_of(1, 1), SearchOptions::kByLength);
+  for (const uint32_t visits : {0U, 500U}) {
+    options.spread_visits = visits;
+    EXPECT_EQ(options.spread_visits_of(0, 64), visits);
+    EXPECT_EQ(options.spread_visits_of(1, 1), visits);
+  }
+}
+
+TEST(SearchOptions, PlayoutsInFlightAreValidated) {
+  SearchOptions options;
+  for (const uint32_t good : {0U, 1U, 1024U}) {
+    options.playouts_in_flight = good;
+    EXPECT_TRUE(options.validate().ok()) << good;
+  }
+  options.playouts_in_flight = 1025;
+  const std::string message(options.validate().message());
+  EXPECT_EQ(message.find("SearchOptions::playouts_in_flight is 1025"), 0) << message;
+}
+
 TEST(SearchOptions, ASearchRefusesValuesThatItCannotUse) {
   const auto host = local_host(1);
   Search<TicTacToe> search(*host);

@@ -206,6 +206,7 @@ TEST_P(MaxnByShape, ThreePlayersChooseTheMovesOfTheSolution) {
             search.options().placement = placement;
             search.options().copy_visits = copy_visits;
             search.options().spread_expansions = 1;
+            search.options().spread_visits = copy_visits == 16 ? 0 : 1000;
             search.options().expand_visits = 2;
             const PayoffTree<3> game(4);
             EXPECT_EQ(check_solution(search, game), game.best_move());
@@ -249,6 +250,23 @@ TEST_P(MaxnByShape, ChanceHasItsExpectedValueForEachPlayer) {
       [](Host& host) { check_nodes(host.local<LocalTree<DieForThree>>()); });
 }
 
+// Rank 0 grows the whole tree, and the other processes run playouts for it.
+TEST_P(MaxnByShape, PlayoutsOfOtherProcessesHaveAValueForEachPlayer) {
+  run_search_job(GetParam(), [](Host& host) {
+    Search<PayoffTree<3>> search(host);
+    search.options().selection.exploration = 0.35F;
+    search.options().spread_visits = 1U << 31;  // never
+    const PayoffTree<3> game(4);
+    EXPECT_EQ(check_solution(search, game), game.best_move());
+    const auto result = search.run(PayoffTree<3>(5), {.iterations = 1000});
+    for (uint32_t rank = 1; rank < host.size(); ++rank) {
+      EXPECT_EQ(result.processes[rank].nodes, 0u);
+      EXPECT_GT(result.processes[rank].playouts, 0u);
+    }
+    check_conservation(search, result);
+  });
+}
+
 // A proof at a node of another process, which the verdicts of its parent do not contain, neither
 // ends the search nor keeps it from its end.
 TEST_P(MaxnByShape, Proofs) {
@@ -259,6 +277,7 @@ TEST_P(MaxnByShape, Proofs) {
           Search<Heap> search(host);
           search.options().placement = Placement::kRandom;
           search.options().copy_visits = copy_visits;
+          search.options().spread_visits = copy_visits == 16 ? 0 : 1000;
           search.options().expand_visits = 1;
           EXPECT_EQ(search.run(Heap{1, 3}, {.iterations = 5000}).outcome, win_of(3));
           for (const int stones : {3, 12}) {

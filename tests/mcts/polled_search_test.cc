@@ -90,6 +90,7 @@ TEST_P(PolledInShapes, EndsByItsIterations) {
     search.options().expand_visits = 2;
     for (const Placement placement : {Placement::kRandom, Placement::kLocality}) {
       search.options().placement = placement;
+      search.options().spread_visits = placement == Placement::kRandom ? 0 : 1000;
       const auto result = polled(search, ConnectFour(), {.iterations = 5000});
       EXPECT_EQ(result.iterations, 5000u);
       EXPECT_EQ(result.moves.size(), 7u);
@@ -160,6 +161,7 @@ TEST_P(PolledInShapes, FreesColdNodes) {
     Search<ConnectFour> search(host);
     search.options().expand_visits = 0;
     search.options().placement = Placement::kRandom;
+    search.options().spread_visits = 0;  // all processes free nodes
     search.options().memory_bytes = uint64_t{2} << 20;
     const auto result = polled(search, ConnectFour(), {.iterations = 15000});
     EXPECT_EQ(result.iterations, 15000u);
@@ -212,6 +214,8 @@ TEST_P(PolledInShapes, TwoPlayersOfAMatch) {
     Search<ConnectFour> second(host);
     first.options().placement = Placement::kRandom;
     second.options().expand_visits = 2;
+    // Both searches have their trees in all processes after some hundred iterations.
+    first.options().spread_visits = second.options().spread_visits = 200;
     ConnectFour game;
     for (int ply = 0; ply < 12 && !game.result(); ++ply) {
       Search<ConnectFour>& own = ply % 2 == 0 ? first : second;

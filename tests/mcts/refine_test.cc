@@ -108,6 +108,7 @@ TEST_P(RefineByShape, CopiesAndFetchedNodesHaveThePriors) {
             set_options(search.options());
             search.options().placement = placement;
             search.options().spread_expansions = 2;
+            search.options().spread_visits = 0;  // the next root may be in another process
             search.options().transpositions = transpositions;
             search.options().selection.exploration = 10000;
             RefinedGame game;

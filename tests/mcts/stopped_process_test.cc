@@ -141,6 +141,45 @@ TEST_F(StoppedProcess, DoesNotHoldUpASearchThatEndsByItsIterations) {
   });
 }
 
+// The process stops while it runs playouts for rank 0, which alone grows the tree.
+TEST_F(StoppedProcess, DoesNotDelayTheResultOfASmallTree) {
+  run(HostOptions().patience, [&](Search<StopsItself>& search, Host& host) {
+    search.clear();
+    search.options().spread_visits = 1U << 31;  // never
+    search_until_late(search);
+    continue_victim();
+    const auto result = search.run(StopsItself(), {.iterations = 5000});
+    EXPECT_EQ(result.iterations, 5000u);
+    EXPECT_EQ(host.living(), 3u);
+    testing::check_conservation(search, result);
+    EXPECT_GT(result.processes[2].playouts, 0u);
+    EXPECT_EQ(result.processes[2].nodes, 0u);
+  });
+}
+
+// The search leaves out the process and repeats the rollouts whose playouts it was running: those
+// of the other processes go on meanwhile.
+TEST_F(StoppedProcess, DoesNotHoldUpASmallTree) {
+  run(kPatience, [&](Search<StopsItself>& search, Host& host) {
+    search.clear();
+    search.options().spread_visits = 1U << 31;  // never
+    const Deadline deadline = soon();
+    uint64_t iterations = 0;
+    Search<StopsItself>::Result result;
+    while (host.alive(2) && std::chrono::steady_clock::now() < deadline) {
+      result = search.run(StopsItself(), {.iterations = 5000});
+      EXPECT_EQ(result.iterations, 5000u);
+      iterations += result.iterations;
+    }
+    EXPECT_EQ(host.living(), 2u);
+    EXPECT_GT(result.processes[1].playouts, 0u);
+    uint64_t visits = 0;
+    for (const auto& move : result.moves) visits += move.visits;
+    EXPECT_EQ(visits, iterations);
+    continue_victim();
+  });
+}
+
 // No call of a search has reached the process, and it has granted no chunk for one. The patience
 // of the searches is longer than a search may take.
 TEST_F(StoppedProcess, DoesNotDelayTheResultOfTheFirstSearch) {

@@ -53,6 +53,7 @@ TEST_P(ByTransport, CountsAreConserved) {
         [&](Host& host) {
           Search<ConnectFour> search(host);
           search.options().expand_visits = 2;
+          search.options().spread_visits = 0;  // the tree of so few iterations is in all processes
           for (const Placement placement : {Placement::kRandom, Placement::kLocality}) {
             search.options().placement = placement;
             search.options().seed = seed;
@@ -72,6 +73,7 @@ TEST_P(ByTransport, ProvesTicTacToe) {
     Search<TicTacToe> search(host);
     search.options().expand_visits = 2;
     search.options().placement = Placement::kRandom;
+    search.options().spread_visits = 0;  // all processes take part in the proof
     for (const int first : {0, 4}) {
       TicTacToe game;
       game.play(static_cast<uint8_t>(first));
@@ -111,6 +113,7 @@ TEST_P(ByTransport, NoPositionHasTwoOwners) {
         search.options().expand_visits = 1;
         search.options().placement = Placement::kHash;
         search.options().transpositions = true;
+        search.options().spread_visits = 0;  // before it spreads, rank 0 owns all nodes
         const auto result = search.run(ConnectFour(), {.iterations = 2000});
         check_conservation(search, result);
         uint64_t found = 0;
@@ -145,6 +148,7 @@ TEST_P(ByTransport, AnUnknownNameIsForgotten) {
     Search<ConnectFour> search(host);
     search.options().expand_visits = 1;
     search.options().placement = Placement::kRandom;
+    search.options().spread_visits = 0;  // the names are those of nodes of other processes
     search.options().stop_when_safe = false;
     for (int round = 0; round < 5; ++round) {  // which process meets a name first depends on timing
       search.clear();
@@ -323,6 +327,7 @@ TEST(Search, NodesAreFreedByCallsWhileTheyAreCollected) {
     Search<ConnectFour> search(**host);
     search.options().expand_visits = 0;
     search.options().placement = Placement::kRandom;
+    search.options().spread_visits = 0;  // nearly every node has its parent in the other process
     search.options().memory_bytes = uint64_t{256} << 20;
     static_cast<void>(search.run(ConnectFour(), {.iterations = 20000}));
     SearchProcess<ConnectFour>& process = process_of(search);

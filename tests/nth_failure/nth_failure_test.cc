@@ -134,6 +134,7 @@ void search(Fabric& fabric) {
   mcts::Search<mcts::testing::TicTacToe> search(*host);
   search.options().expand_visits = 2;
   search.options().placement = mcts::Placement::kRandom;
+  search.options().spread_visits = 50;  // rank 0 alone, and then both processes
   const auto result = search.run(mcts::testing::TicTacToe(), {.iterations = 200});
   if (result.iterations == 0) throw StepFailure("a search: no rollout ended");
   host->end();

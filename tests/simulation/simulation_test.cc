@@ -198,6 +198,7 @@ void search(const Plan& plan, Fabric& fabric) {
   if (!host.ok()) return;
   if (self != 0) return expect_search_end((*host)->serve());
   mcts::Search<mcts::testing::TicTacToe> search(**host);
+  search.options().spread_visits = 100;  // rank 0 alone, and then all processes
   const auto result = search.run(mcts::testing::TicTacToe(), {.iterations = 300});
   EXPECT_GE(result.iterations, 200u);
   (*host)->end();

@@ -298,6 +298,7 @@ void search(Fabric& fabric, Board& board) {
   must(all.barrier(soon()));
   if (fabric.rank() != 0) return must(host->serve());
   mcts::Search<example::ConnectFour> search(*host);
+  search.options().spread_visits = 500;  // rank 0 alone, and then all processes
   const auto result = search.run(example::ConnectFour(), {.iterations = 2000});
   EXPECT_EQ(result.iterations, 2000u);
   board.iterations += result.iterations;

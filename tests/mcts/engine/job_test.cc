@@ -93,6 +93,7 @@ TEST_P(JobByShape, ExpectedValuesAreTakenBack) {
         for (const float loss : {0.0F, 0.3F, 1.0F}) {
           search.options().selection.virtual_loss = loss;
           search.options().placement = loss == 0 ? Placement::kLocality : Placement::kRandom;
+          search.options().spread_visits = 0;  // remote_playouts_test.cc has the other case
           search.clear();
           const auto result = search.run(EvenGame(), {.iterations = 5000});
           for (const auto& move : result.moves) EXPECT_EQ(move.value, EvenGame::kValue);

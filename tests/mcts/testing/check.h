@@ -95,6 +95,7 @@ void check_kept_tree(Host& host, const G& first) {
     search.clear();
     search.options().expand_visits = 1;
     search.options().placement = placement;
+    search.options().spread_visits = 0;  // the child of the move is in any process
     uint64_t sampled =
         host.size() == 1 ? 1 : host.size() * (uint64_t{search.options().sample_limit()} + 1);
     G game = first;

@@ -65,8 +65,8 @@ void run_with_a_victim(const Shape& shape, const std::function<void(Host&)>& bod
 
 void run_transport_job(const std::string& transport, uint64_t seed,
                        const std::function<void(Host&)>& body,
-                       const std::function<void(Host&)>& after) {
-  cariama::testing::LocalJob job({.processes = 3,
+                       const std::function<void(Host&)>& after, uint32_t processes) {
+  cariama::testing::LocalJob job({.processes = processes,
                                   .transport = cariama::testing::transport_case(transport),
                                   .seed = seed,
                                   .init_thread = false});

@@ -26,12 +26,12 @@ void run_search_job(const Shape& shape, const std::function<void(Host&)>& body,
                     const std::function<void(Host&)>& after = nullptr,
                     const HostOptions& options = {});
 
-// Runs a job of three processes with one worker each within one process of the operating system:
+// Runs a job whose processes have one worker each within one process of the operating system:
 // `body` in rank 0, and `after` in all other ranks after `body` has returned. transport: shm, sim,
 // fault_shm or fault_sim. seed: of the random delays.
 void run_transport_job(const std::string& transport, uint64_t seed,
                        const std::function<void(Host&)>& body,
-                       const std::function<void(Host&)>& after = nullptr);
+                       const std::function<void(Host&)>& after = nullptr, uint32_t processes = 3);
 
 // Runs `body` in rank 0 of a job whose processes have `threads` workers each, and serve() and then
 // `after` in the other ranks. `before` runs in each process before that. The last process may die:
