@@ -58,6 +58,11 @@ ABSL_FLAG(double, playout, 5000, "policy=locality: ns of a rollout with its play
 ABSL_FLAG(double, paper_playout, 2000, "policy=paper: ns of one of the 16 playouts of a rollout");
 ABSL_FLAG(double, message, 1000, "processor time of a message in ns, both ends together");
 ABSL_FLAG(double, byte, 0.1, "processor time of a byte of a message in ns");
+ABSL_FLAG(uint32_t, spread_visits, cariama::mcts::SearchOptions().spread_visits,
+          "policy=locality: visits of the root from which the tree spreads over all processes "
+          "(mcts::SearchOptions)");
+ABSL_FLAG(uint32_t, playouts_in_flight, cariama::mcts::SearchOptions().playouts_in_flight,
+          "policy=locality: playouts that rank 0 requests from each other process before that");
 ABSL_FLAG(uint64_t, seed, 1, "seed of all random choices");
 ABSL_FLAG(
     uint64_t, games, 0,
@@ -176,8 +181,10 @@ Outcome simulate(uint32_t processes, const SimOptions& sim, const mcts::SearchOp
   };
   run_in_rank_0(cluster, [&](mcts::Host& host) {
     Search search(host, options);
-    // A first search, not measured, establishes the connections.
+    // A first search, not measured, establishes the connections between all processes.
+    search.options().spread_visits = 0;
     static_cast<void>(search.run(game, {.iterations = 1000}));
+    search.options() = options;
     search.clear();
     const SimTime begin = cluster.process(0).clock;
     const SimTime idle_before = idle();
@@ -254,6 +261,8 @@ void run_policy(const std::string& policy, const SimOptions& sim, Params common,
                 const Report& report) {
   mcts::SearchOptions options = hex::SearchEngineOptions::default_search();
   options.seed = absl::GetFlag(FLAGS_seed);
+  options.spread_visits = absl::GetFlag(FLAGS_spread_visits);
+  options.playouts_in_flight = absl::GetFlag(FLAGS_playouts_in_flight);
   common.set("policy", policy);
   common.set("playout", to_seconds(costs.playout) * 1e9);
   std::optional<double> first;
@@ -318,6 +327,8 @@ int run() {
   Params common;
   common.set("size", static_cast<uint64_t>(size));
   common.set("iterations", absl::GetFlag(FLAGS_iterations));
+  common.set("spread_visits", uint64_t{absl::GetFlag(FLAGS_spread_visits)});
+  common.set("playouts_in_flight", uint64_t{absl::GetFlag(FLAGS_playouts_in_flight)});
   common.set("message", costs.message);
   common.set("byte", costs.byte);
   set_network_params(common);
