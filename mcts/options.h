@@ -156,8 +156,8 @@ struct SearchOptions {
   // too little of each other. Nodes of a kept tree stay in their processes, which extend them. 0:
   // the tree spreads at once, as it does in games with an Evaluator and after a collection of cold
   // nodes. kByLength: at once in searches without a limit of iterations, or with a limit of at
-  // least kShortSearch for each worker of the job, and never in shorter ones. (A tree that has grown
-  // in rank 0 spreads slowly, since rank 0 keeps its nodes.)
+  // least kShortSearch for each worker of the job, and never in shorter ones. (A tree that has
+  // grown in rank 0 spreads slowly, since rank 0 keeps its nodes.)
   static constexpr uint32_t kByLength = UINT32_MAX;
   static constexpr uint64_t kShortSearch = 1024;
   uint32_t spread_visits = kByLength;

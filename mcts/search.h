@@ -331,8 +331,8 @@ class Search {
     statistics_.assign(host_.size(), {});
     current_ = options_;
     current_.memory_bytes = memory_bytes();
-    current_.spread_visits = options_.spread_visits_of(
-        order_.limits.iterations, uint64_t{host_.size()} * host_.threads());
+    current_.spread_visits = options_.spread_visits_of(order_.limits.iterations,
+                                                       uint64_t{host_.size()} * host_.threads());
     host_.end_last_search();
     prepare(position);
     // The calls of this thread to one other process run in order, so that the process clears the

@@ -3,8 +3,8 @@
 // In a small tree nearly all rollouts pass through the same few nodes. If several processes select
 // moves there, each one decides without the latest values of the others. So until the root has
 // SearchOptions::spread_visits visits, by default in a whole short search, only the workers of
-// rank 0 select moves, create nodes and update them. A rollout of the root that ends with playouts or value() requests these from a
-// process that has no copy of the root:
+// rank 0 select moves, create nodes and update them. A rollout of the root that ends with playouts
+// or value() requests these from a process that has no copy of the root:
 //
 //   worker i of rank 0                           worker i of another process
 //   request()                     ── position →  on_request(): appends it to its list

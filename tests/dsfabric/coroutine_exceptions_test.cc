@@ -1,8 +1,10 @@
-// Coroutines whose exceptions leave the function that resumes them: the others are resumed, too.
+// Coroutines that await Synchronizers: the program counts them down, or the exception of another
+// coroutine leaves the function that resumes them.
 #include <coroutine>
 #include <cstdint>
 #include <exception>
 #include <stdexcept>
+#include <thread>
 #include <utility>
 
 #include "dsfabric/fabric.h"
@@ -88,6 +90,27 @@ TEST(CoroutineExceptions, StayOutOfACoroutineThatSuspends) {
     second.decrease();
     internal::tell_waiters(fabric);
     EXPECT_EQ(resumed, 2U);
+  });
+}
+
+Detached set_after(Fabric& fabric, Synchronizer& done, bool& resumed) {
+  must(co_await finished(fabric, done));
+  resumed = true;
+}
+
+TEST(Coroutines, WakingTheirThreadResumesThem) {
+  LocalJob job({.processes = 1});
+  job.run([](Fabric& fabric, uint32_t) {
+    Synchronizer done;
+    bool resumed = false;
+    set_after(fabric, done, resumed);
+    EXPECT_FALSE(resumed);
+    std::thread other([&] {
+      done.decrease();
+      fabric.wake(0);
+    });
+    EXPECT_TRUE(fabric.wait([&] { return resumed; }, soon()));
+    other.join();
   });
 }
 

@@ -636,28 +636,6 @@ Detached coroutine(Fabric& fabric, std::atomic<int>& steps) {
   ++steps;
 }
 
-Detached set_after(Fabric& fabric, Synchronizer& done, bool& resumed) {
-  must(co_await finished(fabric, done));
-  resumed = true;
-}
-
-// A thread of the program counts the operations down itself.
-TEST_P(SendCallTest, WakingAThreadResumesItsCoroutines) {
-  LocalJob job(job_of(1));
-  job.run([](Fabric& fabric, uint32_t) {
-    Synchronizer done;
-    bool resumed = false;
-    set_after(fabric, done, resumed);
-    EXPECT_FALSE(resumed);
-    std::thread other([&] {
-      done.decrease();
-      fabric.wake(0);
-    });
-    EXPECT_TRUE(fabric.wait([&] { return resumed; }, soon()));
-    other.join();
-  });
-}
-
 TEST_P(SendCallTest, FuturesAndCoroutines) {
   std::atomic<int> steps{0};
   LocalJob job(job_of(2));

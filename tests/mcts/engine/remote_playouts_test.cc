@@ -136,7 +136,7 @@ TEST_P(RemotePlayoutsByShape, TheTreeSpreadsWhenTheMemoryIsFull) {
         search.options().expand_visits = 0;
         search.options().placement = Placement::kRandom;
         search.options().spread_visits = 1U << 31;  // never
-        search.options().memory_bytes = 0;  // counts as the smallest possible limit
+        search.options().memory_bytes = 0;          // counts as the smallest possible limit
         const auto result = search.run(ConnectFour(), {.iterations = 10000});
         EXPECT_EQ(result.iterations, 10000u);
         EXPECT_GT(result.processes[0].collections, 0u);
