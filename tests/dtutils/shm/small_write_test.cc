@@ -4,12 +4,13 @@
 #include <cstring>
 #include <limits>
 
+#include "gtest/gtest.h"
 #include "tests/dtutils/shm/shm_node.h"
 
 namespace cariama {
 namespace {
 
-struct SmallWrite : testing::Test {
+struct SmallWrite : ::testing::Test {
   SmallWrite() { connect_pair(*near.queue_pair, *far.queue_pair); }
 
   // A WRITE of the first `bytes` of this side's memory.
