@@ -169,7 +169,7 @@ void TcpStore::advance(UnauthenticatedConnection& one) {
       }
       if (errno == EINTR) continue;
       if (is_temporary(errno)) return;
-      // The process has closed the socket; if it had joined, the server detects its end.
+      // The process has closed the socket. If it has proved its rank, the server detects its end.
       one.outgoing.clear();
       if (one.handshake.state() != ServerHandshake::State::kAccepted) {
         one.socket.reset();
@@ -181,7 +181,15 @@ void TcpStore::advance(UnauthenticatedConnection& one) {
       return;
     }
     if (one.handshake.state() == ServerHandshake::State::kAccepted) {
-      server_.connect(one.handshake.peer(), one.socket.release());
+      const int rank = one.handshake.peer();
+      if (joined_[rank]) {  // two processes have proved at the same time that they have this rank
+        one.socket.reset();
+        return;
+      }
+      // Only now: until its verdict has been sent, the store may drop the connection, and the
+      // process then connects again.
+      joined_[rank] = true;
+      server_.connect(rank, one.socket.release());
       return;
     }
     char chunk[Hello::kBytes];
@@ -194,9 +202,6 @@ void TcpStore::advance(UnauthenticatedConnection& one) {
       return;
     }
     one.handshake.take({chunk, static_cast<size_t>(count)}, one.outgoing);
-    if (one.handshake.state() == ServerHandshake::State::kAccepted) {
-      joined_[one.handshake.peer()] = true;
-    }
   }
 }
 

@@ -76,7 +76,7 @@ class TcpStore {
   FileDescriptor spare_;
   ExchangeServer server_;
   std::list<UnauthenticatedConnection> unauthenticated_;
-  std::vector<bool> joined_;  // ranks that have joined at any time
+  std::vector<bool> joined_;  // ranks to which acceptance was sent at any time
 
   std::mutex mutex_;
   std::condition_variable changed_;
