@@ -1,14 +1,18 @@
 // The report that a job prints when one of its processes fails names the process that failed first,
 // and the reason. The jobs run this program again, with --role=NAME as its first argument.
 #include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <barrier>
 #include <chrono>
 #include <csignal>
+#include <cstddef>
 #include <cstdint>
 #include <cstdlib>
+#include <cstring>
 #include <fstream>
 #include <string>
 #include <string_view>
@@ -96,10 +100,22 @@ void fill_stderr() {
   dup2(ends[1], STDERR_FILENO);
 }
 
+constexpr size_t kMemoryLimit = size_t{512} << 20;  // bytes
+
+// Uses more memory than kMemoryLimit. Returns if no limit ends the process.
+int exceed_memory_limit() {
+  constexpr size_t kBytes = 2 * kMemoryLimit;
+  void* const memory = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE,
+                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) return 94;
+  std::memset(memory, 1, kBytes);
+  return 93;
+}
+
 int fail_in_rank_1(std::string_view role) {
   FabricOptions options;
   if (role == "overflow in a thread") options.threads = 2;
-  if (role != "continue") options.on_failure = FailurePolicy::kAbort;
+  if (role != "continue" && role != "exceed") options.on_failure = FailurePolicy::kAbort;
   auto made = Fabric::create(options);
   if (!made.ok()) {
     const std::string text = made.status().ToString() + "\n";
@@ -138,6 +154,7 @@ int fail_in_rank_1(std::string_view role) {
       for (std::thread& thread : threads) thread.join();
     }
     if (role == "kill" || role == "continue") raise(SIGKILL);
+    if (role == "exceed") return exceed_memory_limit();
     return 0;  // without finalize()
   }
   static_cast<void>(fabric.wait([&] { return !fabric.peer_status(1).ok(); }, deadline));
@@ -272,6 +289,62 @@ TEST(FailureReports, ADeathIsReportedToAllBeforeTheStoreEnds) {
 TEST(FailureReports, ADeathBeforeTheFirstConnectionIsReportedToThoseThatContinue) {
   Running killed(job("-n 3 --keep-going", "continue"));
   EXPECT_EQ(killed.wait(), 128 + SIGKILL);
+  EXPECT_THAT(killed.out(), HasSubstr("UNAVAILABLE: "));
+  EXPECT_THAT(killed.out(), HasSubstr("was killed by signal 9 (Killed)"));
+}
+
+// A control group whose processes together use at most kMemoryLimit.
+class LimitedGroup {
+ public:
+  LimitedGroup() {
+    const std::string name = "/cariama-test-" + std::to_string(getpid());
+    const std::string limit = std::to_string(kMemoryLimit);
+    if (make("/sys/fs/cgroup/memory" + name)) {  // version 1 of control groups
+      ready_ = write("memory.limit_in_bytes", limit);
+      static_cast<void>(write("memory.memsw.limit_in_bytes", limit));  // memory and swap
+    } else if (make("/sys/fs/cgroup" + name)) {
+      ready_ = write("memory.max", limit);
+      static_cast<void>(write("memory.swap.max", "0"));
+    }
+  }
+  ~LimitedGroup() {
+    if (!folder_.empty()) rmdir(folder_.c_str());
+  }
+  LimitedGroup(const LimitedGroup&) = delete;
+  LimitedGroup& operator=(const LimitedGroup&) = delete;
+
+  [[nodiscard]] bool ready() const { return ready_; }
+  // The file that takes the ids of processes that join the group.
+  [[nodiscard]] std::string processes() const { return folder_ + "/cgroup.procs"; }
+
+ private:
+  bool make(const std::string& folder) {
+    if (mkdir(folder.c_str(), 0755) != 0) return false;
+    folder_ = folder;
+    return true;
+  }
+  // Does not create the file: it exists if the group has the controller.
+  [[nodiscard]] bool write(const std::string& file, const std::string& text) const {
+    const int descriptor = open((folder_ + "/" + file).c_str(), O_WRONLY | O_CLOEXEC);
+    if (descriptor < 0) return false;
+    const ssize_t count = ::write(descriptor, text.data(), text.size());
+    close(descriptor);
+    return count == static_cast<ssize_t>(text.size());
+  }
+
+  std::string folder_;
+  bool ready_ = false;
+};
+
+// The kernel kills a process of a control group whose memory is used up. (Containers and batch
+// systems put jobs into such groups.)
+TEST(FailureReports, NameAProcessThatTheLimitOfItsControlGroupEnds) {
+  const LimitedGroup group;
+  if (!group.ready()) GTEST_SKIP() << "this user may not create a control group with a limit";
+  Running killed(launcher() + " -n 3 --keep-going sh -c '[ $CARIAMA_RANK != 1 ] || echo $$ > " +
+                 group.processes() + "; exec " + testing::in_role("exceed") + "'");
+  EXPECT_EQ(killed.wait(), 128 + SIGKILL) << killed.err();
+  EXPECT_THAT(killed.err(), HasSubstr("cariama-run: rank 1 was killed by signal 9 (Killed)"));
   EXPECT_THAT(killed.out(), HasSubstr("UNAVAILABLE: "));
   EXPECT_THAT(killed.out(), HasSubstr("was killed by signal 9 (Killed)"));
 }

@@ -32,6 +32,9 @@ constexpr uint64_t kSecond = 1'000'000'000;
 // The clocks at the start of a simulation. Not 0: a time before it is not negative.
 constexpr uint64_t kStart = 1000 * kSecond;
 constexpr uint64_t kStartOfDay = 1'700'000'000 * kSecond;  // CLOCK_REALTIME
+// CLOCK_REALTIME is set forward by this time in each second second, and back in the next one. A
+// wait whose deadline is on this clock then ends at once, or a day late.
+constexpr uint64_t kSetForward = 24 * 3600 * kSecond;
 
 // Returns the function of the C library that `name` is without this file.
 template <typename F>
@@ -54,7 +57,8 @@ timespec as_timespec(uint64_t time) {
 }
 
 uint64_t start_of(clockid_t clock) {
-  return clock == CLOCK_REALTIME || clock == CLOCK_REALTIME_COARSE ? kStartOfDay : kStart;
+  if (clock != CLOCK_REALTIME && clock != CLOCK_REALTIME_COARSE) return kStart;
+  return kStartOfDay + (world->now / kSecond % 2 == 1 ? kSetForward : 0);
 }
 
 // The virtual time at which `clock` shows `time`.

@@ -532,6 +532,28 @@ TEST(Simulation, TimePassesWhileThreadsSleep) {
   EXPECT_EQ(outcome.status, 0);
 }
 
+// In all jobs above the time of the machine is set forward and back, once a second. So a deadline on
+// that clock would be noticed.
+TEST(Simulation, TheTimeOfTheMachineIsSet) {
+  const Outcome outcome = simulate(1, [] {
+    int forward = 0;
+    int back = 0;
+    for (int i = 0; i < 6; ++i) {
+      const auto steady = std::chrono::steady_clock::now();
+      const auto of_day = std::chrono::system_clock::now();
+      std::this_thread::sleep_for(std::chrono::seconds(1));
+      const std::chrono::nanoseconds passed = std::chrono::steady_clock::now() - steady;
+      const std::chrono::nanoseconds shown = std::chrono::system_clock::now() - of_day;
+      EXPECT_LT(passed, std::chrono::seconds(2));
+      if (shown - passed > std::chrono::hours(23)) ++forward;
+      if (passed - shown > std::chrono::hours(23)) ++back;
+    }
+    EXPECT_EQ(forward, 3);
+    EXPECT_EQ(back, 3);
+  });
+  EXPECT_EQ(outcome.status, 0);
+}
+
 }  // namespace
 }  // namespace cariama::testing
 

@@ -12,16 +12,19 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "dtutils/allocators/rdma_allocator.h"
 #include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/byte_size.h"
 #include "dtutils/internal/huge_pages.h"
 #include "dtutils/internal/page_query.h"
 #include "dtutils/system_info.h"
+#include "tests/dtutils/allocators/fake_domain.h"
 #include "tests/dtutils/allocators/huge_page_pool.h"
 
 namespace cariama {
@@ -259,6 +262,31 @@ TEST(SuperpageOfTheMachine, StepsDownWhenThePoolIsTooSmall) {
     EXPECT_EQ(pool.free(), free);
     std::memset(page->address(), 1, page->length());
   }
+}
+
+// The pool is used up while a program runs. The allocator continues with smaller pages, and the
+// memory that it has provided before stays as it is.
+TEST(SuperpageOfTheMachine, AnAllocatorGrowsWhenThePoolIsUsedUp) {
+  constexpr size_t kPage = 2 * kMiB;
+  const RaisedPool pool(kPage, 2);
+  if (!pool.ready()) GTEST_SKIP() << pool.why();
+  const auto allocator = RDMAAllocator::create(
+      {std::make_shared<testing::FakeDomain>()}, kAnyNode,
+      {.chunk_bytes = kPage, .first_superpage_bytes = kPage, .max_superpage_bytes = kPage});
+  ASSERT_TRUE(allocator.ok()) << allocator.status();
+  const auto before = (*allocator)->allocate_chunk();
+  ASSERT_TRUE(before.ok()) << before.status();
+  EXPECT_EQ(internal::query_mapping(before->data())->kernel_page, kPage);
+  std::memset(before->data(), 1, before->size());
+  const auto others =
+      Superpage::obtain({.bytes = pool.free() * kPage, .largest_page = PageKind::k2MiB});
+  ASSERT_TRUE(others.ok()) << others.status();
+  ASSERT_EQ(pool.free(), 0u);
+  const auto after = (*allocator)->allocate_chunk();
+  ASSERT_TRUE(after.ok()) << after.status();
+  EXPECT_LT(internal::query_mapping(after->data())->kernel_page, kPage);
+  std::memset(after->data(), 2, after->size());
+  for (size_t i = 0; i < before->size(); ++i) ASSERT_EQ(before->data()[i], std::byte{1}) << i;
 }
 
 TEST(SuperpageOfTheMachine, SizeThatIsNoMultipleOfHugePagesStaysOffThePool) {
