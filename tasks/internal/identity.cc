@@ -58,6 +58,34 @@ constexpr bool kCanaryIsSwitched = true;
 constexpr bool kCanaryIsSwitched = false;
 #endif
 
+#if defined(__aarch64__)
+// Returns a digest of addresses that are signed with the two keys of this process with which
+// compilers sign return addresses. A signature has as few as 7 bits, hence several addresses. The
+// instructions change nothing on processors without pointer authentication.
+uint64_t digest_of_keys() {
+  uint64_t digest = 0xcbf29ce484222325;
+  for (uint64_t context = 0; context < 16; ++context) {
+    uint64_t a = 0;
+    uint64_t b = 0;
+    asm("mov x16, %2\n\t"
+        "mov x17, xzr\n\t"
+        "hint #8\n\t"  // pacia1716: signs x17 with key A and the context x16
+        "mov %0, x17\n\t"
+        "mov x17, xzr\n\t"
+        "hint #10\n\t"  // pacib1716: with key B
+        "mov %1, x17"
+        : "=&r"(a), "=&r"(b)
+        : "r"(context)
+        : "x16", "x17");
+    for (uint64_t word : {a, b}) {
+      for (; word != 0; word >>= 8) add(digest, static_cast<uint8_t>(word & 0xff));
+      add(digest, 0);
+    }
+  }
+  return digest;
+}
+#endif
+
 }  // namespace
 
 Identity this_identity(const TaskOptions& options) {
@@ -72,6 +100,7 @@ Identity this_identity(const TaskOptions& options) {
   asm("movq %%fs:0, %0" : "=r"(identity.thread));
 #elif defined(__aarch64__)
   identity.canary = __stack_chk_guard;
+  identity.keys = digest_of_keys();
   asm("mrs %0, tpidr_el0" : "=r"(identity.thread));
 #endif
   identity.libraries = kObjectsAtStart.libraries;
@@ -106,6 +135,8 @@ std::string difference(const Identity& mine, const Identity& theirs) {
        true},
       {kCanaryIsSwitched ? 0 : mine.canary, kCanaryIsSwitched ? 0 : theirs.canary,
        "the canary of the stack protector", fork, true},
+      {mine.keys, theirs.keys, "the keys of pointer authentication",
+       "fork all workers from one process", true},
       {mine.thread, theirs.thread, "the address of thread-local memory", fork},
       {mine.stack_bytes, theirs.stack_bytes, "TaskOptions::stack_bytes",
        "give every worker the same options"},

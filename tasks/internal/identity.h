@@ -5,7 +5,8 @@
 // of the stack protector. Compilers keep addresses of thread_local variables in registers. All of
 // them must be valid in every worker. Processes forked from one process satisfy this, and so do
 // processes that start_workers() has started (start.h). On x86-64 the canary is switched together
-// with the stack (context.h) and need not be equal.
+// with the stack (context.h) and need not be equal. On AArch64 return addresses may be signed
+// (pointer authentication) with keys that a process gets when it executes a program.
 #ifndef CARIAMA_TASKS_INTERNAL_IDENTITY_H_
 #define CARIAMA_TASKS_INTERNAL_IDENTITY_H_
 
@@ -25,6 +26,7 @@ struct Identity {
   uint64_t c_library = 0;    // address of a function of the C library
   uint64_t cpp_runtime = 0;  // address of a vtable of the C++ runtime
   uint64_t canary = 0;       // canary of the stack protector
+  uint64_t keys = 0;         // digest of signatures of pointer authentication; 0 on x86-64
   uint64_t thread = 0;       // thread pointer
   uint64_t stack_bytes = 0;  // TaskOptions::stack_bytes
   uint64_t scheme = 0;       // TaskOptions::scheme; with kIso, iso_stack_bytes

@@ -39,6 +39,9 @@ TEST(Identity, EachDifferenceIsNamed) {
   EXPECT_THAT(differs(&tasks::Identity::canary), HasSubstr("stack protector"));
   EXPECT_THAT(differs(&tasks::Identity::canary), Not(HasSubstr("0x"))) << "the canary was printed";
 #endif
+  EXPECT_THAT(differs(&tasks::Identity::keys),
+              AllOf(HasSubstr("pointer authentication"), HasSubstr("fork"), Not(HasSubstr("0x"))));
+  EXPECT_EQ(tasks::this_identity({.stack_bytes = 4096}).keys, mine.keys);
   EXPECT_THAT(
       differs(&tasks::Identity::builds),
       AllOf(HasSubstr("build id"), HasSubstr("start the same build"), Not(HasSubstr("0x"))));
