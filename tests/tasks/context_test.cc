@@ -31,7 +31,8 @@ TEST(Context, OnAArch64) {
   char folder[] = "/tmp/cariama-aarch64-XXXXXX";
   ASSERT_NE(mkdtemp(folder), nullptr);
   const std::string program = std::string(folder) + "/context";
-  for (const char* flags : {"-O2", "-O0"}) {
+  // The last one signs the return addresses of the exercises (pointer authentication).
+  for (const char* flags : {"-O2", "-O0", "-O2 -mbranch-protection=pac-ret"}) {
     const std::string build = std::string(
                                   "aarch64-linux-gnu-g++ -std=c++20 -Wall -Wextra -Werror "
                                   "-static -fasynchronous-unwind-tables ") +
