@@ -532,8 +532,8 @@ TEST(Simulation, TimePassesWhileThreadsSleep) {
   EXPECT_EQ(outcome.status, 0);
 }
 
-// In all jobs above the time of the machine is set forward and back, once a second. So a deadline on
-// that clock would be noticed.
+// In all jobs above the time of the machine is set forward and back, once a second. So a deadline
+// on that clock would be noticed.
 TEST(Simulation, TheTimeOfTheMachineIsSet) {
   const Outcome outcome = simulate(1, [] {
     int forward = 0;
