@@ -3,12 +3,11 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <climits>
 #include <exception>
-#include <span>
-#include <string_view>
 #include <tuple>
 #include <utility>
 #include <vector>
@@ -16,8 +15,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "dsfabric/bootstrap/handshake.h"
+#include "dsfabric/bootstrap/introduction.h"
 #include "dsfabric/function_table.h"
-#include "dsfabric/serializer.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/boot_id.h"
 #include "dtutils/internal/exception_error.h"
@@ -50,45 +49,6 @@ std::string host_name() {
   std::array<char, HOST_NAME_MAX + 1> name{};
   return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "unknown host";
 }
-
-// The set-up data that every process publishes for all others.
-struct Introduction {
-  ProgramFingerprint program;
-  uint32_t threads = 0;
-  uint32_t queue_pairs = 0;
-  uint32_t lease = 0;  // milliseconds
-  uint32_t pid = 0;
-  int32_t board = -1;  // HostBoard::Offer::descriptor
-  uint32_t busy_threads = 0;
-  std::vector<uint64_t> cpus;
-  std::string host;
-  std::string host_identity;
-
-  void save(std::string& out) const {
-    save_value(out, program);
-    save_value(out, std::array<uint32_t, 5>{threads, queue_pairs, lease, pid, busy_threads});
-    save_value(out, board);
-    save_value(out, cpus);
-    save_value(out, host);
-    save_value(out, host_identity);
-  }
-  static Introduction load(std::string_view text) {
-    auto in = std::as_bytes(std::span(text));
-    Introduction introduction;
-    introduction.program = load_value<ProgramFingerprint>(in);
-    const auto numbers = load_value<std::array<uint32_t, 5>>(in);
-    introduction.threads = numbers[0];
-    introduction.queue_pairs = numbers[1];
-    introduction.lease = numbers[2];
-    introduction.pid = numbers[3];
-    introduction.busy_threads = numbers[4];
-    introduction.board = load_value<int32_t>(in);
-    introduction.cpus = load_value<std::vector<uint64_t>>(in);
-    introduction.host = load_value<std::string>(in);
-    introduction.host_identity = load_value<std::string>(in);
-    return introduction;
-  }
-};
 
 }  // namespace
 
@@ -215,9 +175,7 @@ absl::Status FabricJob::exchange_introductions(SharedJobDirectory* shared, Deadl
                           .cpus = offer.cpus,
                           .host = host_name(),
                           .host_identity = host_identity()};
-  std::string bytes;
-  self.save(bytes);
-  if (absl::Status put = bootstrap_->put(kIntroductionKey, bytes); !put.ok()) return put;
+  if (absl::Status put = bootstrap_->put(kIntroductionKey, encode(self)); !put.ok()) return put;
   if (shared != nullptr && rank_ != 0) return await_directory(*shared, deadline);
 
   const auto introductions = bootstrap_->get_all(kIntroductionKey, deadline);
@@ -227,7 +185,7 @@ absl::Status FabricJob::exchange_introductions(SharedJobDirectory* shared, Deadl
   for (uint32_t rank = 0; rank < size_; ++rank) {
     Introduction other;
     try {
-      other = Introduction::load((*introductions)[rank]);
+      other = load_introduction((*introductions)[rank]);
     } catch (const std::exception& error) {
       return exception_error(error, "decoding the set-up data of rank " + std::to_string(rank),
                              make_error(absl::StatusCode::kFailedPrecondition, ErrorScope::kPeer,
