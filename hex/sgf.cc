@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdint>
 #include <fstream>
+#include <utility>
 
 #include "dtutils/error.h"
 
@@ -29,38 +30,55 @@ struct Property {
 };
 using Node = std::vector<Property>;
 
-// Reads the nodes of the main line of the first game tree. Checks the syntax of the other branches
-// and drops them.
+constexpr size_t kNone = SIZE_MAX;
+
+// The nodes of the first game tree of a text, in the order of the text: each one after the node
+// that it follows, and the whole of a branch before the next one.
+struct Tree {
+  std::vector<Node> nodes;
+  std::vector<size_t> parents;  // for each node the one that it follows, or kNone
+  size_t main_line = 0;         // number of nodes of the main line, which are the first ones
+};
+
 class Reader {
  public:
   explicit Reader(std::string_view text) : text_(text) {}
 
-  absl::StatusOr<std::vector<Node>> read() {
+  absl::StatusOr<Tree> read() {
     at_ = text_.find('(');
     if (at_ == std::string_view::npos) return bad(0, "no game: the text contains no '('");
-    std::vector<Node> nodes;
-    size_t depth = 0;
-    bool main_line = true;  // no branch has been closed yet
+    Tree tree;
+    std::vector<size_t> branches;  // for each open branch the node that it follows
+    size_t last = kNone;           // the node that the next one follows
+    bool main_line = true;         // no branch has been closed yet
+    bool in_node = false;          // properties belong to the last node
     for (;;) {
       skip_space();
       if (at_ == text_.size()) return bad(at_, "the text ends within the game");
       const char c = text_[at_];
       if (c == '(') {
         ++at_;
-        if (++depth > kMaxDepth) return bad(at_ - 1, "branches are nested too deeply");
+        branches.push_back(last);
+        if (branches.size() > kMaxDepth) return bad(at_ - 1, "branches are nested too deeply");
       } else if (c == ')') {
         ++at_;
+        if (main_line) tree.main_line = tree.nodes.size();
         main_line = false;
-        if (--depth == 0) return nodes;
+        in_node = false;
+        last = branches.back();
+        branches.pop_back();
+        if (branches.empty()) return tree;
       } else if (c == ';') {
         ++at_;
-        if (main_line) nodes.emplace_back();
+        tree.parents.push_back(last);
+        last = tree.nodes.size();
+        tree.nodes.emplace_back();
+        in_node = true;
       } else {
         Property property;
         if (absl::Status status = read_property(property); !status.ok()) return status;
-        if (!main_line) continue;
-        if (nodes.empty()) return bad(property.at, "a property outside of a node");
-        nodes.back().push_back(std::move(property));
+        if (tree.nodes.empty()) return bad(property.at, "a property outside of a node");
+        if (in_node) tree.nodes.back().push_back(std::move(property));
       }
     }
   }
@@ -196,65 +214,199 @@ absl::Status read_setup(const Node& node, Board& board) {
   return absl::OkStatus();
 }
 
-void write_move(const SgfMove& move, const Board& board, std::string& out) {
-  out += move.color == Color::kBlack ? ";B[" : ";W[";
-  out += board.name(move.move) + "]";
-  if (!move.comment.empty()) out += "C[" + escaped(move.comment) + "]";
+bool has_setup(const Node& node) {
+  return find(node, "AB") != nullptr || find(node, "AW") != nullptr || find(node, "AE") != nullptr;
 }
+
+// Builds the game of a tree.
+class Builder {
+ public:
+  absl::StatusOr<SgfGame> build(const Tree& tree) {
+    if (tree.main_line == 0) return bad(0, "a game without nodes");
+    if (absl::Status status = read_root(tree.nodes.front(), game_); !status.ok()) return status;
+    // The board needs the swap rule before the first move, so search for a swap now.
+    for (const Node& node : tree.nodes) {
+      for (const Property& property : node) {
+        if (property.name == "W" && lower(property.values[0]) == "swap-pieces") {
+          game_.start = Board(game_.start.cols(), game_.start.rows(), SwapRule::kOn);
+        }
+      }
+    }
+    std::vector<Place> places;
+    places.reserve(tree.nodes.size());
+    for (size_t i = 0; i < tree.nodes.size(); ++i) {
+      Place place = tree.parents[i] == kNone ? Place{} : places[tree.parents[i]];
+      // Takes back the moves of the branches that have ended: see the order of Tree::nodes.
+      while (record_.steps().size() > place.depth) record_.undo();
+      if (i >= tree.main_line) {
+        add_to_variation(tree.nodes[i], place);
+      } else if (absl::Status status = add_to_main_line(tree.nodes[i], i == 0, place);
+                 !status.ok()) {
+        return status;
+      }
+      places.push_back(place);
+    }
+    return std::move(game_);
+  }
+
+ private:
+  // The end of the path from the root to a node.
+  struct Place {
+    size_t line = 0;     // of the last move, as in SgfVariation
+    size_t after = 0;    // number of moves of that line
+    size_t depth = 0;    // number of moves of the path
+    bool ended = false;  // the variation has ended: the nodes after this one are left out
+  };
+
+  [[nodiscard]] std::vector<SgfMove>& moves_of(size_t line) {
+    return line == 0 ? game_.moves : game_.variations[line - 1].moves;
+  }
+
+  absl::Status add_to_main_line(const Node& node, bool root, Place& place) {
+    if (game_.moves.empty()) {
+      if (absl::Status status = read_setup(node, game_.start); !status.ok()) return status;
+      record_ = GameRecord(game_.start);
+    }
+    size_t first_move_at = SIZE_MAX;  // the position of the node's first move in the text
+    for (const Property& property : node) {
+      const std::optional<Color> resigned = resignation(property);
+      if (resigned) game_.resigned = resigned;
+      if (resigned || !is_turn(property)) continue;
+      if (!play(property, /*main_line=*/true, place)) {
+        return bad(property.at, "move " + std::to_string(place.depth + 1) + " is illegal");
+      }
+      first_move_at = std::min(first_move_at, property.at);
+    }
+    // The properties of a node have no order, so its comment belongs to its move also if it stands
+    // before the move. Only in the root, a comment before the move is the comment of the game.
+    const Property* comment = find(node, "C");
+    add_comment(comment, root && comment != nullptr && comment->at < first_move_at, place);
+    return absl::OkStatus();
+  }
+  void add_to_variation(const Node& node, Place& place) {
+    if (has_setup(node)) place.ended = true;
+    for (const Property& property : node) {
+      if (place.ended) return;
+      if (resignation(property) || !is_turn(property)) continue;
+      place.ended = !play(property, /*main_line=*/false, place);
+    }
+    if (!place.ended) add_comment(find(node, "C"), false, place);
+  }
+  // A node without a move adds its comment to that of the move or game before.
+  void add_comment(const Property* comment, bool of_game, const Place& place) {
+    if (comment == nullptr) return;
+    std::string& text =
+        of_game || place.depth == 0 ? game_.comment : moves_of(place.line)[place.after - 1].comment;
+    if (!text.empty()) text += '\n';
+    text += comment->values[0];
+  }
+
+  [[nodiscard]] static Color color_of(const Property& property) {
+    return property.name == "B" ? Color::kBlack : Color::kWhite;
+  }
+  // Returns true for a move on the board, a swap of stones, and a resignation.
+  [[nodiscard]] static bool is_turn(const Property& property) {
+    if (property.name != "B" && property.name != "W") return false;
+    const std::string value = lower(property.values[0]);
+    return value != "swap-sides" && value != "pass" && !value.empty();
+  }
+  [[nodiscard]] static std::optional<Color> resignation(const Property& property) {
+    if (!is_turn(property)) return std::nullopt;
+    const std::string value = lower(property.values[0]);
+    if (value != "resign" && value != "forfeit") return std::nullopt;
+    return color_of(property);
+  }
+  // Plays the move of a property. Returns false without an effect if it is illegal.
+  [[nodiscard]] bool play(const Property& property, bool main_line, Place& place) {
+    const Color color = color_of(property);
+    const auto move = record_.board().parse(property.values[0]);
+    if (!move || !record_.play(color, *move)) return false;
+    const bool extends =
+        main_line || (place.line != 0 && place.after == moves_of(place.line).size());
+    if (!extends) {
+      game_.variations.push_back({place.line, place.after, {}});
+      place.line = game_.variations.size();
+      place.after = 0;
+    }
+    moves_of(place.line).push_back({color, *move, {}});
+    ++place.after;
+    ++place.depth;
+    return true;
+  }
+
+  SgfGame game_;
+  GameRecord record_{game_.start};
+};
+
+// Writes the moves of a game.
+class Writer {
+ public:
+  Writer(const SgfGame& game, std::string& out)
+      : game_(game), out_(out), variations_(game.variations.size() + 1) {
+    for (size_t i = 0; i < game.variations.size(); ++i) {
+      variations_[game.variations[i].line].push_back(i);
+    }
+    for (std::vector<size_t>& some : variations_) {
+      std::stable_sort(some.begin(), some.end(), [&](size_t a, size_t b) {
+        return game.variations[a].after < game.variations[b].after;
+      });
+    }
+  }
+
+  // Writes a line and the variations that leave it. Each of them begins a branch, and so does the
+  // part of the line behind the same move.
+  void write_line(size_t line) {
+    const std::vector<SgfMove>& moves = line == 0 ? game_.moves : game_.variations[line - 1].moves;
+    const std::vector<size_t>& leaving = variations_[line];
+    const auto after = [&](size_t i) { return game_.variations[leaving[i]].after; };
+    const bool resigns = line == 0 && game_.resigned.has_value();
+    size_t next = 0;
+    for (size_t i = 0; i <= moves.size(); ++i) {
+      const bool branch = next < leaving.size() && after(next) == i;
+      if (i == moves.size() && !resigns && !branch) break;
+      if (line == 0) out_ += '\n';
+      if (branch) out_ += '(';
+      while (next < leaving.size() && after(next) == i) ++next;
+      if (i < moves.size()) {
+        write_move(moves[i]);
+      } else if (resigns) {
+        out_ += *game_.resigned == Color::kBlack ? ";B[resign]" : ";W[resign]";
+      } else {
+        out_ += ';';  // an empty node: without it the first variation would continue the line
+      }
+    }
+    for (size_t end = leaving.size(); end > 0;) {
+      size_t begin = end - 1;
+      while (begin > 0 && after(begin - 1) == after(begin)) --begin;
+      out_ += ')';
+      for (size_t i = begin; i < end; ++i) {
+        out_ += "\n(";
+        write_line(leaving[i] + 1);
+        out_ += ')';
+      }
+      end = begin;
+    }
+  }
+
+ private:
+  void write_move(const SgfMove& move) {
+    out_ += move.color == Color::kBlack ? ";B[" : ";W[";
+    out_ += game_.start.name(move.move) + "]";
+    if (!move.comment.empty()) out_ += "C[" + escaped(move.comment) + "]";
+  }
+
+  const SgfGame& game_;
+  std::string& out_;
+  std::vector<std::vector<size_t>> variations_;  // by line: the indices of those that leave it
+};
 
 }  // namespace
 
 absl::StatusOr<SgfGame> parse_sgf(std::string_view text) {
   if (text.size() > kMaxText) return bad(kMaxText, "longer than 16 MiB");
-  absl::StatusOr<std::vector<Node>> nodes = Reader(text).read();
-  if (!nodes.ok()) return nodes.status();
-  SgfGame game;
-  if (nodes->empty()) return bad(0, "a game without nodes");
-  if (absl::Status status = read_root(nodes->front(), game); !status.ok()) return status;
-  // The board needs the swap rule before the first move, so search for a swap now.
-  for (const Node& node : *nodes) {
-    for (const Property& property : node) {
-      if (property.name == "W" && lower(property.values[0]) == "swap-pieces") {
-        game.start = Board(game.start.cols(), game.start.rows(), SwapRule::kOn);
-      }
-    }
-  }
-  GameRecord record(game.start);
-  for (const Node& node : *nodes) {
-    if (game.moves.empty()) {
-      if (absl::Status status = read_setup(node, game.start); !status.ok()) return status;
-      record = GameRecord(game.start);
-    }
-    const size_t moves_before = game.moves.size();
-    size_t first_move_at = SIZE_MAX;  // the position of the node's first move in the text
-    for (const Property& property : node) {
-      if (property.name != "B" && property.name != "W") continue;
-      const Color color = property.name == "B" ? Color::kBlack : Color::kWhite;
-      const std::string value = lower(property.values[0]);
-      if (value == "swap-sides" || value == "pass" || value.empty()) continue;
-      if (value == "resign" || value == "forfeit") {
-        game.resigned = color;
-        continue;
-      }
-      const auto move = record.board().parse(value);
-      if (!move || !record.play(color, *move)) {
-        return bad(property.at, "move " + std::to_string(game.moves.size() + 1) + " is illegal");
-      }
-      if (game.moves.size() == moves_before) first_move_at = property.at;
-      game.moves.push_back({color, *move, {}, {}});
-    }
-    // The properties of a node have no order, so its comment belongs to its move also if it stands
-    // before the move. Only in the root, a comment before the move is the comment of the game.
-    if (const Property* comment = find(node, "C")) {
-      const bool of_game =
-          game.moves.empty() || (&node == &nodes->front() && comment->at < first_move_at);
-      std::string& text = of_game ? game.comment : game.moves.back().comment;
-      // A node without a move adds its comment to that of the move or game before.
-      if (!text.empty()) text += '\n';
-      text += comment->values[0];
-    }
-  }
-  return game;
+  absl::StatusOr<Tree> tree = Reader(text).read();
+  if (!tree.ok()) return tree.status();
+  return Builder().build(*tree);
 }
 
 std::string format_sgf(const SgfGame& game) {
@@ -279,28 +431,7 @@ std::string format_sgf(const SgfGame& game) {
   if (start.to_move() == Color::kWhite || start.moves_played() != 0) {
     out += start.to_move() == Color::kBlack ? "PL[B]" : "PL[W]";
   }
-  size_t open = 0;  // number of open branches that contain the main line
-  for (const SgfMove& move : game.moves) {
-    out += '\n';
-    if (!move.variations.empty()) {
-      out += '(';
-      ++open;
-    }
-    write_move(move, start, out);
-  }
-  if (game.resigned) out += *game.resigned == Color::kBlack ? "\n;B[resign]" : "\n;W[resign]";
-  // Close the branches, from the last move with alternatives to the first one, and write the
-  // alternatives behind each.
-  for (size_t i = game.moves.size(); i-- > 0 && open > 0;) {
-    if (game.moves[i].variations.empty()) continue;
-    --open;
-    out += ')';
-    for (const std::vector<SgfMove>& line : game.moves[i].variations) {
-      out += "\n(";
-      for (const SgfMove& move : line) write_move(move, start, out);
-      out += ')';
-    }
-  }
+  Writer(game, out).write_line(0);
   return out + ")\n";
 }
 
@@ -341,7 +472,7 @@ GameRecord to_record(const SgfGame& game, size_t moves) {
 SgfGame to_sgf(const GameRecord& record) {
   SgfGame game;
   game.start = record.start();
-  for (const Step& step : record.steps()) game.moves.push_back({step.color, step.move, {}, {}});
+  for (const Step& step : record.steps()) game.moves.push_back({step.color, step.move, {}});
   if (const auto winner = record.board().winner()) {
     game.result = *winner == Color::kBlack ? "B+" : "W+";
   }

@@ -6,6 +6,8 @@
 #ifndef CARIAMA_HEX_SGF_H_
 #define CARIAMA_HEX_SGF_H_
 
+#include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -21,14 +23,20 @@ struct SgfMove {
   Color color = Color::kBlack;
   Move move = kNoMove;
   std::string comment;
-  // Alternatives to this move, each with the moves after it. format_sgf() writes them as branches
-  // and ignores the `variations` of their moves. parse_sgf() leaves this empty.
-  std::vector<std::vector<SgfMove>> variations;
+};
+
+// A line of moves that leaves another line. Line 0 is the main line, line n is variations[n - 1] of
+// the game.
+struct SgfVariation {
+  size_t line = 0;             // the line that it leaves: 0, or an earlier variation
+  size_t after = 0;            // number of moves of that line that precede this variation
+  std::vector<SgfMove> moves;  // at least one
 };
 
 struct SgfGame {
-  Board start{11, 11};  // with the set-up stones
-  std::vector<SgfMove> moves;
+  Board start{11, 11};         // with the set-up stones
+  std::vector<SgfMove> moves;  // the main line
+  std::vector<SgfVariation> variations;
   std::optional<Color> resigned;  // the side that resigned after the last move
   std::string black_name;
   std::string white_name;
@@ -37,17 +45,20 @@ struct SgfGame {
   std::string comment;
 };
 
-// Reads the main line, which is the first child at each branch. All moves of the result are legal.
-// The swap rule is on if the game contains a swap. swap-sides, which exchanges players and not
-// stones, and pass are skipped. A comment belongs to the move of its node, in any order of the two.
-// In the root, a comment before a move is that of the game. The comment of a node without a move is
+// Reads a game. The main line is the first child at each branch; all other lines are variations.
+// All moves of the result are legal: a variation ends before its first illegal move or set-up
+// stone, and a variation without a move is left out. The swap rule is on if the game contains a
+// swap. swap-sides, which exchanges players and not stones, and pass are skipped, in variations
+// also resignations. A comment belongs to the move of its node, in any order of the two. In the
+// root, a comment before a move is that of the game. The comment of a node without a move is
 // appended, in a line of its own, to that of the move before, or else of the game. Errors:
 // INVALID_ARGUMENT with the position in the text, for text that is not SGF, another game, a bad
-// size, an illegal move, more than 16 MiB, or more than 4096 open branches. Time and memory are
-// linear in the length of any text.
+// size, an illegal move of the main line, more than 16 MiB, or more than 4096 open branches. Time
+// and memory are linear in the length of any text.
 [[nodiscard]] absl::StatusOr<SgfGame> parse_sgf(std::string_view text);
 
-// Returns the SGF text of a game, which parse_sgf() can read.
+// Returns the SGF text of a game, which parse_sgf() can read. Requires: each variation leaves an
+// earlier line, after at most all moves of that line.
 [[nodiscard]] std::string format_sgf(const SgfGame& game);
 
 // Read and write a file. Errors: those of the system (error.h), and those of parse_sgf().

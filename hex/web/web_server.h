@@ -2,12 +2,14 @@
 // program, and the requests of this page:
 //
 //   GET /                   the page, which loads /page.css and /page.js
-//   POST /game?swap=1       body: SGF. Returns the game and its last position, game_json().
+//   POST /game?swap=1       body: SGF. Returns the game with its variations, and the last position
+//                           of its main line: game_json().
 //   POST /search?swap=1&seconds=S&choose=1
-//                           body: SGF. Searches the last position and returns the state of the
-//                           search after each change, one JSON object per line (view_json()). Empty
-//                           lines in between show that the connection exists. The search ends after
-//                           S seconds (0: no limit), or when the client closes the connection.
+//                           body: SGF. Searches the last position of its main line and returns the
+//                           state of the search after each change, one JSON object per line
+//                           (view_json()). Empty lines in between show that the connection exists.
+//                           The search ends after S seconds (0: no limit), or when the client
+//                           closes the connection.
 //                           choose=1: the last line contains the move that the engine would play.
 //
 // The server has no state of a game: each request contains its game. So tabs are independent of

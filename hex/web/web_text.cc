@@ -3,6 +3,7 @@
 #include <arpa/inet.h>
 
 #include <array>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -51,6 +52,16 @@ Board::Set winning_chain(const Board& board) {
   return first & last;
 }
 
+std::string json_moves(const Board& board, const std::vector<SgfMove>& moves) {
+  std::string text;
+  for (const SgfMove& move : moves) {
+    absl::StrAppend(&text, text.empty() ? "" : ",", "{\"color\":", json_color(move.color),
+                    ",\"move\":\"", board.name(move.move),
+                    "\",\"comment\":", json_string(move.comment), "}");
+  }
+  return "[" + text + "]";
+}
+
 std::string json_stones(const Board& board) {
   return absl::StrCat("\"black\":", json_cells(board, board.stones(Color::kBlack)),
                       ",\"white\":", json_cells(board, board.stones(Color::kWhite)),
@@ -97,16 +108,16 @@ absl::StatusOr<SgfGame> parse_web_game(std::string_view sgf, bool swap) {
 std::string game_json(const SgfGame& game) {
   const Board& start = game.start;
   const Board board = to_record(game).board();
-  std::string moves;
-  for (const SgfMove& move : game.moves) {
-    absl::StrAppend(&moves, moves.empty() ? "" : ",", "{\"color\":", json_color(move.color),
-                    ",\"move\":\"", board.name(move.move),
-                    "\",\"comment\":", json_string(move.comment), "}");
+  std::string variations;
+  for (const SgfVariation& one : game.variations) {
+    absl::StrAppend(&variations, variations.empty() ? "" : ",", "{\"line\":", one.line,
+                    ",\"after\":", one.after, ",\"moves\":", json_moves(start, one.moves), "}");
   }
   return absl::StrCat(
       "{\"cols\":", board.cols(), ",\"rows\":", board.rows(),
       ",\"swap\":", json_bool(board.swap_rule() == SwapRule::kOn), ",\"start\":{",
-      json_stones(start), "},\"moves\":[", moves, "],\"position\":{", json_stones(board),
+      json_stones(start), "},\"moves\":", json_moves(start, game.moves), ",\"variations\":[",
+      variations, "],\"position\":{", json_stones(board),
       ",\"may_swap\":", json_bool(board.may_swap()),
       ",\"winner\":", board.winner() ? json_color(*board.winner()) : "null",
       ",\"chain\":", json_cells(board, winning_chain(board)),

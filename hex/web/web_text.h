@@ -30,7 +30,7 @@ namespace cariama::hex {
 // an empty square board; in a game that contains a swap the rule is in force without the option.
 [[nodiscard]] absl::StatusOr<SgfGame> parse_web_game(std::string_view sgf, bool swap);
 
-// Returns the game and its last position as a JSON object.
+// Returns the game, and the last position of its main line, as a JSON object.
 [[nodiscard]] std::string game_json(const SgfGame& game);
 // Returns the state of a search as a JSON object in one line. Moves without a visit are left out.
 [[nodiscard]] std::string view_json(const Board& board, const SearchView& view);

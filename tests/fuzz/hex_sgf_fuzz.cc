@@ -16,6 +16,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   require(again.ok());
   require(again->moves.size() == game->moves.size());
   require(again->resigned == game->resigned);
+  require(again->variations.size() == game->variations.size());
+  for (size_t i = 0; i < game->variations.size(); ++i) {
+    require(again->variations[i].line == game->variations[i].line);
+    require(again->variations[i].after == game->variations[i].after);
+    require(again->variations[i].moves.size() == game->variations[i].moves.size());
+  }
   require(to_record(*again).board().stones(Color::kBlack) ==
           to_record(*game).board().stones(Color::kBlack));
   require(to_record(*again).board().stones(Color::kWhite) ==

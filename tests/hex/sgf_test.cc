@@ -8,14 +8,30 @@
 #include <algorithm>
 #include <filesystem>
 #include <string>
+#include <vector>
 
 namespace cariama::hex {
 namespace {
 
-std::string moves_of(const SgfGame& game) {
+std::string text_of(const SgfGame& game, const std::vector<SgfMove>& moves) {
   std::string text;
-  for (const SgfMove& move : game.moves) {
+  for (const SgfMove& move : moves) {
     text += (move.color == Color::kBlack ? " B" : " W") + game.start.name(move.move);
+    if (!move.comment.empty()) text += "{" + move.comment + "}";
+  }
+  return text;
+}
+std::string moves_of(const SgfGame& game) {
+  std::vector<SgfMove> moves = game.moves;
+  for (SgfMove& move : moves) move.comment.clear();
+  return text_of(game, moves);
+}
+// The variations with the line that they leave, the number of its moves before, and their comments.
+std::string variations_of(const SgfGame& game) {
+  std::string text;
+  for (const SgfVariation& one : game.variations) {
+    text += "[" + std::to_string(one.line) + "." + std::to_string(one.after) +
+            text_of(game, one.moves) + "]";
   }
   return text;
 }
@@ -54,6 +70,44 @@ TEST(Sgf, FollowsTheFirstBranch) {
   const auto game = parse_sgf("(;GM[11]SZ[5];B[a1](;W[b2](;B[c3])(;B[d4]))(;W[e5];B[nonsense]))");
   ASSERT_TRUE(game.ok()) << game.status();
   EXPECT_EQ(moves_of(*game), " Ba1 Wb2 Bc3");
+  EXPECT_EQ(variations_of(*game), "[0.2 Bd4][0.1 We5]") << "it ends before its illegal move";
+}
+
+TEST(Sgf, ReadsVariations) {
+  struct Case {
+    const char* text;
+    const char* moves;
+    const char* variations;
+  };
+  for (const Case& test :
+       {Case{"(;SZ[5](;B[a1];W[b1])(;B[a2]))", " Ba1 Wb1", "[0.0 Ba2]"},
+        // Variations of variations.
+        Case{"(;SZ[5];B[a1](;W[b2])(;W[c3](;B[d4];W[e5])(;B[d5](;W[e1])(;W[e2]))))", " Ba1 Wb2",
+             "[0.1 Wc3 Bd4 We5][1.1 Bd5 We1][2.1 We2]"},
+        // The first branch of a variation continues it, also in nodes without a move.
+        Case{"(;SZ[5];B[a1](;W[b2])(;(;W[c3](;C[x])(;B[d4]))))", " Ba1 Wb2", "[0.1 Wc3{x} Bd4]"},
+        // Behind the end of the main line.
+        Case{"(;SZ[5];B[a1](;W[resign])(;W[b2]C[better];B[c3]))", " Ba1", "[0.1 Wb2{better} Bc3]"},
+        Case{"(;SZ[5];B[a1](;)(;W[b2]))", " Ba1", "[0.1 Wb2]"},
+        // A comment without a move belongs to the move before.
+        Case{"(;SZ[5];B[a1](;W[b2])(;W[c3];C[end]))", " Ba1 Wb2", "[0.1 Wc3{end}]"},
+        // An illegal move and a set-up stone end a variation with its branches.
+        Case{"(;SZ[5];B[a1](;W[b2])(;W[a1](;B[c3])(;B[c4]))(;W[b3];AB[e5];B[c4]))", " Ba1 Wb2",
+             "[0.1 Wb3]"},
+        // Only a variation swaps.
+        Case{"(;SZ[5];B[a1](;W[b2])(;W[swap-pieces];B[c3]))", " Ba1 Wb2",
+             "[0.1 Wswap-pieces Bc3]"}}) {
+    const auto game = parse_sgf(test.text);
+    ASSERT_TRUE(game.ok()) << game.status() << test.text;
+    EXPECT_EQ(moves_of(*game), test.moves) << test.text;
+    EXPECT_EQ(variations_of(*game), test.variations) << test.text;
+    const std::string written = format_sgf(*game);
+    const auto again = parse_sgf(written);
+    ASSERT_TRUE(again.ok()) << again.status() << written;
+    EXPECT_EQ(moves_of(*again), test.moves) << written;
+    EXPECT_EQ(variations_of(*again), test.variations) << written;
+    EXPECT_EQ(again->resigned, game->resigned) << written;
+  }
 }
 
 TEST(Sgf, SkipsPassAndSwapSides) {
@@ -129,6 +183,7 @@ TEST(Sgf, LimitsDepthAndAcceptsWideTrees) {
   const auto game = parse_sgf(wide + ")");
   ASSERT_TRUE(game.ok()) << game.status();
   EXPECT_EQ(moves_of(*game), " Ba1 Wb2");
+  EXPECT_EQ(game->variations.size(), 99'999u);
   EXPECT_FALSE(parse_sgf(std::string((size_t{16} << 20) + 1, ' ')).ok());
 }
 
@@ -152,17 +207,31 @@ TEST(Sgf, ReadsBackWhatItWrites) {
     game.comment = "line one\nline \\two]";
     if (!game.moves.empty()) {
       game.moves.back().comment = "(;not a node[x]";
-      game.moves.front().variations = {{{Color::kBlack, 5, "other", {}}},
-                                       {{Color::kBlack, 6, "", {}}, {Color::kWhite, 7, "", {}}}};
-      if (game.moves.size() > 3) {
-        game.moves[3].variations = {{{game.moves[3].color, 8, "", {}}}};
+    }
+    // A variation, and one of the variation.
+    const auto line_from = [&](GameRecord from, size_t most) {
+      std::vector<SgfMove> line;
+      while (line.size() < most && !from.board().winner()) {
+        const Move cell = static_cast<Move>(random.below(static_cast<uint32_t>(cols * rows)));
+        const Color color = from.board().to_move();
+        if (from.play(color, cell)) line.push_back({color, cell, "one ]:"});
       }
+      return line;
+    };
+    const size_t after = random.below(static_cast<uint32_t>(game.moves.size()) + 1);
+    GameRecord left = to_record(game, after);
+    const std::vector<SgfMove> line = line_from(left, 3);
+    if (!line.empty()) game.variations.push_back({0, after, line});
+    if (line.size() > 1) {
+      left.play(line[0].color, line[0].move);
+      game.variations.push_back({1, 1, line_from(left, 2)});
     }
     if (random.below(3) == 0) game.resigned = Color::kWhite;
     const std::string text = format_sgf(game);
     const auto again = parse_sgf(text);
     ASSERT_TRUE(again.ok()) << again.status() << text;
     ASSERT_EQ(moves_of(*again), moves_of(game));
+    ASSERT_EQ(variations_of(*again), variations_of(game)) << text;
     ASSERT_EQ(again->black_name, game.black_name);
     ASSERT_EQ(again->comment, game.comment);
     ASSERT_EQ(again->resigned, game.resigned);
@@ -179,7 +248,7 @@ TEST(Sgf, ReadsAndWritesFiles) {
   const std::string folder = ::testing::TempDir() + "sgf_test." + std::to_string(getpid());
   std::filesystem::create_directory(folder);
   SgfGame game;
-  game.moves = {{Color::kBlack, 60, "", {}}};
+  game.moves = {{Color::kBlack, 60, ""}};
   EXPECT_TRUE(save_sgf(folder + "/a.sgf", game).ok());
   const auto loaded = load_sgf(folder + "/a.sgf");
   ASSERT_TRUE(loaded.ok()) << loaded.status();

@@ -818,10 +818,16 @@ $("file").addEventListener("change", async () => {
     next.start = read.start;
     next.info = { black: read.black_name, white: read.white_name, result: read.result, date: read.date };
     next.nodes[0].comment = read.comment;
-    for (const { color, move, comment } of read.moves) {
-      const parent = next.nodes.length - 1;
-      next.nodes[parent].children.push(parent + 1);
-      next.nodes.push({ parent, color, move, comment, children: [], next: 0, rate: null });
+    const lines = []; // for each line, the node that it leaves and those of its moves
+    for (const { line, after, moves } of [{ moves: read.moves }, ...read.variations]) {
+      const nodes = [line === undefined ? 0 : lines[line][after]];
+      for (const { color, move, comment } of moves) {
+        const parent = nodes[nodes.length - 1];
+        nodes.push(next.nodes.length);
+        next.nodes[parent].children.push(next.nodes.length);
+        next.nodes.push({ parent, color, move, comment, children: [], next: 0, rate: null });
+      }
+      lines.push(nodes);
     }
     engineFollows = false;
     await begin(next);

@@ -79,6 +79,13 @@ TEST(WebText, GamesAsJson) {
               HasSubstr("\"position\":{\"black\":[\"b2\"],\"white\":[\"a1\"],"
                         "\"to_move\":\"w\",\"may_swap\":false,\"winner\":null,\"chain\":[]}"));
   EXPECT_THAT(json, HasSubstr("\"black_name\":\"A \\\"b\\\"\""));
+  EXPECT_THAT(json, HasSubstr("\"variations\":[]"));
+  EXPECT_THAT(game_json(*parse_sgf("(;SZ[3];B[a1](;W[b2])(;W[c3]C[far](;B[a2])(;B[a3])))")),
+              HasSubstr("\"variations\":[{\"line\":0,\"after\":1,\"moves\":["
+                        "{\"color\":\"w\",\"move\":\"c3\",\"comment\":\"far\"},"
+                        "{\"color\":\"b\",\"move\":\"a2\",\"comment\":\"\"}]},"
+                        "{\"line\":1,\"after\":1,\"moves\":["
+                        "{\"color\":\"b\",\"move\":\"a3\",\"comment\":\"\"}]}],\"position\""));
 }
 
 // The chain contains the stones that join the edges, and not other stones of the winner.
