@@ -15,11 +15,14 @@
 //   least_node_share           smallest share of the nodes that a process owns, times P
 //   stop_to_answer, .._p99     with policy=locality, on the tree of that search: time from the stop
 //                              request of another thread to the end of the search
+//   short_search               with policy=locality: time of a search with a new tree and this
+//                              number of iterations. 1: almost only its begin and its end
 //
 // For a scaling figure run all shapes for which the machine has cores, with --json.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstdint>
 #include <cstdio>
 #include <string>
 #include <thread>
@@ -39,6 +42,7 @@
 namespace cariama::bench {
 namespace {
 
+using Clock = std::chrono::steady_clock;
 using Game = hex::HexGame<2>;
 
 constexpr char kHelp[] =
@@ -106,7 +110,6 @@ void report_search(const Report& report, const char* policy, const Arguments& ar
 
 // Returns the times in milliseconds from a stop request by another thread to the end of the search.
 std::vector<double> stop_delays(mcts::Search<Game>& search, const Game& game) {
-  using Clock = std::chrono::steady_clock;
   std::vector<double> delays;
   for (int i = 0; i < 50; ++i) {
     std::atomic<bool> stop{false};
@@ -126,6 +129,19 @@ std::vector<double> stop_delays(mcts::Search<Game>& search, const Game& game) {
   return delays;
 }
 
+// Returns the times in milliseconds of searches that begin with a new tree.
+std::vector<double> search_times(mcts::Search<Game>& search, const Game& game,
+                                 uint64_t iterations) {
+  std::vector<double> times;
+  for (int i = 0; i < 50; ++i) {
+    search.clear();
+    const auto start = Clock::now();
+    static_cast<void>(search.run(game, {.iterations = iterations}));
+    times.push_back(std::chrono::duration<double, std::milli>(Clock::now() - start).count());
+  }
+  return times;
+}
+
 struct Policy {
   const char* name;
   mcts::Placement placement;
@@ -133,7 +149,7 @@ struct Policy {
 };
 
 int measure(const Arguments& arguments, mcts::Host& host) {
-  const Report report(arguments.json, {"policy", "processes", "threads"});
+  const Report report(arguments.json, {"policy", "processes", "threads", "iterations"});
   const Game game(hex::Board(arguments.size, arguments.size));
   mcts::Search<Game> search(host);
   for (const Policy& policy :
@@ -154,6 +170,10 @@ int measure(const Arguments& arguments, mcts::Host& host) {
   std::vector<double> delays = stop_delays(search, game);
   report.row("stop_to_answer", params, summarize(delays), "ms");
   report.row("stop_to_answer_p99", params, summarize({percentile(delays, 0.99)}), "ms");
+  for (const uint64_t iterations : {uint64_t{1}, uint64_t{100}, uint64_t{1000}, uint64_t{10000}}) {
+    params.set("iterations", iterations);
+    report.row("short_search", params, summarize(search_times(search, game, iterations)), "ms");
+  }
   search.clear();
   mcts::PaperSearch<Game> paper(host, options_of(mcts::Placement::kRandom));
   const auto result = paper.run(game, {.seconds = arguments.seconds});
