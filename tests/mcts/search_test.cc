@@ -409,6 +409,34 @@ TEST(Search, AnotherSearchOfTheHostReplacesTheTree) {
   EXPECT_EQ(second.position(), std::nullopt);
 }
 
+// Players of a match with a type each, so that they keep their trees (docs/mcts.md).
+template <int kPlayer>
+struct PlayersGame : ConnectFour {};
+
+TEST(Search, TypesOfAGameHaveATreeEach) {
+  const auto host = local_host(1);
+  Search<PlayersGame<0>> first(*host);
+  Search<PlayersGame<1>> second(*host);
+  first.options().expand_visits = 1;
+  second.options().expand_visits = 1;
+  ConnectFour game;
+  const auto opening = first.run(PlayersGame<0>{game}, {.iterations = 10000});
+  game.play(opening.moves[0].move);
+  first.advance(opening.moves[0].move);
+  const auto answer = second.run(PlayersGame<1>{game}, {.iterations = 10000});
+  EXPECT_EQ(answer.iterations, 10000u);
+  EXPECT_EQ(first.position(), PlayersGame<0>{game});
+  EXPECT_EQ(second.position(), PlayersGame<1>{game});
+  game.play(answer.moves[0].move);
+  first.advance(answer.moves[0].move);
+  EXPECT_EQ(first.position(), PlayersGame<0>{game});
+  const auto next = first.run(PlayersGame<0>{game}, {.iterations = 1});
+  uint64_t visits = 0;
+  for (const auto& move : next.moves) visits += move.visits;
+  EXPECT_GT(visits, 1u) << "the visits of its first search are kept";
+  check_conservation(first, next);
+}
+
 TEST_P(ByThreads, AProgressThatThrowsEndsTheSearch) {
   const auto host = local_host(GetParam());
   Search<ConnectFour> search(*host);
