@@ -23,7 +23,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
@@ -34,6 +33,7 @@
 #include "bdd/reachability.h"
 #include "bench/support/flags.h"
 #include "bench/support/list_flag.h"
+#include "bench/support/must.h"
 #include "bench/support/network_flags.h"
 #include "bench/support/operations_flag.h"
 #include "bench/support/report.h"
@@ -54,16 +54,6 @@ ABSL_FLAG(bool, json, false, "print one JSON object per line");
 
 namespace cariama::bench {
 namespace {
-
-[[noreturn]] void fail(const absl::Status& status) {
-  std::fprintf(stderr, "bench_bdd_sim: %s\n", std::string(status.message()).c_str());
-  std::exit(1);
-}
-template <typename T>
-T must(absl::StatusOr<T> value) {
-  if (!value.ok()) fail(value.status());
-  return *std::move(value);
-}
 
 bdd::Strategy strategy_named(const std::string& name) {
   for (const bdd::Strategy one :

@@ -37,7 +37,6 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <random>
@@ -50,6 +49,7 @@
 #include "absl/strings/str_cat.h"
 #include "bench/support/flags.h"
 #include "bench/support/list_flag.h"
+#include "bench/support/must.h"
 #include "bench/support/network_flags.h"
 #include "bench/support/operations_flag.h"
 #include "bench/support/report.h"
@@ -77,19 +77,6 @@ namespace {
 
 using Key = TableKey<1>;
 constexpr std::chrono::minutes kPatience{30};  // real time
-
-[[noreturn]] void fail(const absl::Status& status) {
-  std::fprintf(stderr, "bench_dht_sim: %s\n", std::string(status.message()).c_str());
-  std::exit(1);
-}
-template <typename T>
-T must(absl::StatusOr<T> value) {
-  if (!value.ok()) fail(value.status());
-  return *std::move(value);
-}
-void must(const absl::Status& status) {
-  if (!status.ok()) fail(status);
-}
 
 struct Scale {
   uint32_t processes = 0;

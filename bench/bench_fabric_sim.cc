@@ -43,7 +43,6 @@
 #include <bit>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <iterator>
 #include <memory>
@@ -57,6 +56,7 @@
 #include "absl/strings/str_cat.h"
 #include "bench/support/flags.h"
 #include "bench/support/list_flag.h"
+#include "bench/support/must.h"
 #include "bench/support/network_flags.h"
 #include "bench/support/report.h"
 #include "bench/support/virtual_barrier.h"
@@ -89,18 +89,6 @@ namespace {
 
 constexpr std::chrono::minutes kPatience{60};  // real time
 
-[[noreturn]] void fail(const absl::Status& status) {
-  std::fprintf(stderr, "bench_fabric_sim: %s\n", std::string(status.message()).c_str());
-  std::exit(1);
-}
-template <typename T>
-T must(absl::StatusOr<T> value) {
-  if (!value.ok()) fail(value.status());
-  return *std::move(value);
-}
-void must(const absl::Status& status) {
-  if (!status.ok()) fail(status);
-}
 Deadline soon() { return deadline_after(kPatience); }
 
 constexpr std::string_view kOperations[] = {

@@ -28,6 +28,7 @@
 #include "absl/strings/str_split.h"
 #include "bench/support/flags.h"
 #include "bench/support/job.h"
+#include "bench/support/must.h"
 #include "bench/support/registration_replay.h"
 #include "bench/support/registration_trace.h"
 #include "bench/support/report.h"
@@ -94,12 +95,6 @@ namespace {
 
 constexpr const char* kProgram = "bench_registration";
 constexpr size_t kFigureBytes = 5'000'000;
-
-template <typename T>
-T must(absl::StatusOr<T> value) {
-  if (!value.ok()) give_up(kProgram, value.status());
-  return *std::move(value);
-}
 
 [[noreturn]] void wrong(const std::string& what) {
   give_up(kProgram, absl::InvalidArgumentError(what));

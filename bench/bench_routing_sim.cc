@@ -40,7 +40,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <functional>
 #include <memory>
 #include <string>
@@ -52,6 +51,7 @@
 #include "absl/strings/str_cat.h"
 #include "bench/support/flags.h"
 #include "bench/support/list_flag.h"
+#include "bench/support/must.h"
 #include "bench/support/network_flags.h"
 #include "bench/support/report.h"
 #include "bench/support/virtual_barrier.h"
@@ -82,18 +82,6 @@ constexpr std::chrono::minutes kPatience{60};  // real time
 // A sender spends its time, and forwards calls, after so many calls.
 constexpr uint64_t kCallsPerPoll = 64;
 
-[[noreturn]] void fail(const absl::Status& status) {
-  std::fprintf(stderr, "bench_routing_sim: %s\n", std::string(status.message()).c_str());
-  std::exit(1);
-}
-template <typename T>
-T must(absl::StatusOr<T> value) {
-  if (!value.ok()) fail(value.status());
-  return *std::move(value);
-}
-void must(const absl::Status& status) {
-  if (!status.ok()) fail(status);
-}
 Deadline soon() { return deadline_after(kPatience); }
 
 struct Scale {

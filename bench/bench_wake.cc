@@ -20,6 +20,7 @@
 #include "absl/flags/flag.h"
 #include "bench/support/flags.h"
 #include "bench/support/job.h"
+#include "bench/support/must.h"
 #include "bench/support/report.h"
 #include "dsfabric/fabric.h"
 #include "dsfabric/future.h"
@@ -36,17 +37,7 @@ ABSL_FLAG(bool, json, false, "print one JSON object per line");
 namespace cariama::bench {
 namespace {
 
-constexpr const char* kProgram = "bench_wake";
 constexpr std::chrono::minutes kPatience{2};
-
-template <typename T>
-T must(absl::StatusOr<T> value) {
-  if (!value.ok()) give_up(kProgram, value.status());
-  return *std::move(value);
-}
-void must(const absl::Status& status) {
-  if (!status.ok()) give_up(kProgram, status);
-}
 
 // CPU time of this process so far, and the number of voluntary context switches of its threads.
 struct Used {

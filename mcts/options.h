@@ -195,8 +195,8 @@ struct SearchOptions {
   uint64_t memory_bytes = uint64_t{1} << 30;
   uint64_t seed = 1;
   bool reuse_tree = true;  // Search::advance() keeps the subtree of the move
-  // Positions with equal key() share one node: one in the whole tree with Placement::kHash and
-  // spread_visits 0, otherwise one per process (transpositions.h). No effect in games without
+  // Positions with equal key() share one node: one in the whole tree with Placement::kHash if the
+  // tree spreads at once, otherwise one per process (transpositions.h). No effect in games without
   // key(). Requires: no position repeats in a sequence of moves, since rollouts do not check for
   // cycles. The table takes about 40 bytes per node in addition to memory_bytes. Off by default:
   // each new node needs one more look-up, which may cost more time than the shared nodes save.

@@ -10,6 +10,7 @@
 #include "gtest/gtest.h"
 #include "mcts/search.h"
 #include "tests/mcts/testing/check.h"
+#include "tests/mcts/testing/even_plies.h"
 #include "tests/mcts/testing/search_job.h"
 
 namespace cariama::mcts {
@@ -49,28 +50,10 @@ TEST(JobQueue, CountsTheRolloutsOfSharesThatAreLeft) {
   EXPECT_EQ(queue.shares_left(), 0);
 }
 
-// Twelve plies of three moves each. Each playout and each game has the same value, so the exact
-// mean of each move is known.
-class EvenGame {
+class EvenGame : public testing::EvenPlies<12> {
  public:
-  using Move = uint8_t;
-  static constexpr int kMaxMoves = 3;
-  static constexpr float kValue = 0.25F;
-
-  [[nodiscard]] int to_move() const { return played_ % 2; }
-  int moves(std::span<Move> out) const {
-    for (Move move = 0; move < kMaxMoves; ++move) out[move] = move;
-    return kMaxMoves;
-  }
-  void play(Move) { ++played_; }
-  [[nodiscard]] std::optional<float> result() const {
-    return played_ < 12 ? std::nullopt : std::optional(kValue);
-  }
   float playout(Random&) const { return kValue; }
   friend bool operator==(const EvenGame&, const EvenGame&) = default;
-
- private:
-  uint8_t played_ = 0;
 };
 
 class JobByShape : public ::testing::TestWithParam<Shape> {};

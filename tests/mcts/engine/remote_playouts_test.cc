@@ -11,6 +11,7 @@
 #include "gtest/gtest.h"
 #include "mcts/search.h"
 #include "tests/mcts/testing/check.h"
+#include "tests/mcts/testing/even_plies.h"
 #include "tests/mcts/testing/search_job.h"
 #include "tests/mcts/testing/searches.h"
 
@@ -20,6 +21,7 @@ namespace {
 using example::ConnectFour;
 using testing::check_conservation;
 using testing::check_nodes;
+using testing::EvenPlies;
 using testing::process_of;
 using testing::run_search_job;
 using testing::Shape;
@@ -148,29 +150,7 @@ TEST_P(RemotePlayoutsByShape, TheTreeSpreadsWhenTheMemoryIsFull) {
 
 // ---- Values. All positions of each game have the same value, so that the means are exact.
 
-// Twenty plies of three moves each.
-class TwentyPlies {
- public:
-  using Move = uint8_t;
-  static constexpr int kMaxMoves = 3;
-  static constexpr float kValue = 0.25F;
-
-  [[nodiscard]] int to_move() const { return played_ % 2; }
-  int moves(std::span<Move> out) const {
-    for (Move move = 0; move < kMaxMoves; ++move) out[move] = move;
-    return kMaxMoves;
-  }
-  void play(Move) { ++played_; }
-  [[nodiscard]] std::optional<float> result() const {
-    return played_ < 20 ? std::nullopt : std::optional(kValue);
-  }
-  friend bool operator==(const TwentyPlies&, const TwentyPlies&) = default;
-
- private:
-  uint8_t played_ = 0;
-};
-
-class ValuedGame : public TwentyPlies {
+class ValuedGame : public EvenPlies<20> {
  public:
   [[nodiscard]] float value() const { return kValue; }
 };
@@ -239,7 +219,7 @@ TEST_P(RemotePlayoutsByShape, ValuesOfThreePlayers) {
 }
 
 // In each playout both players own all ids.
-class OwnedGame : public TwentyPlies {
+class OwnedGame : public EvenPlies<20> {
  public:
   static constexpr int kAmafIds = kMaxMoves;
   static int amaf_id(Move move) { return move; }
