@@ -202,12 +202,13 @@ absl::StatusOr<TransmitQueue::Lane*> TransmitQueue::take_lane() {
                           std::to_string(kMaxTransmitters) + " transmitters already",
                       "let threads share one in turn, or open a second queue pair");
   }
+  unused_lanes_.reserve(lanes_.size() + 1);  // return_lane() needs no memory
   lanes_.push_back(std::make_unique<Lane>());
   signaling_.add_lane();
   return lanes_.back().get();
 }
 
-void TransmitQueue::return_lane(Lane* lane) {
+void TransmitQueue::return_lane(Lane* lane) noexcept {
   signaling_.give_back(*lane);
   const std::lock_guard lock(mutex_);
   unused_lanes_.push_back(lane);

@@ -202,7 +202,7 @@ class CARIAMA_DTUTILS_EXPORT TransmitQueue {
   // Synchronizer.
   [[nodiscard]] bool is_drained() const;
   [[nodiscard]] absl::StatusOr<Lane*> take_lane();
-  void return_lane(Lane* lane);
+  void return_lane(Lane* lane) noexcept;
   void complete(const Completion& completion);
   [[nodiscard]] absl::Status note_failure(const Completion& completion);
   // The work request id of signaled operations.

@@ -1,6 +1,7 @@
 // Transmitter in a process without free memory.
 #include <memory>
 #include <new>
+#include <optional>
 
 #include "dtutils/sim/sim_fabric.h"
 #include "dtutils/transmitter.h"
@@ -44,6 +45,26 @@ TEST(TransmitterMemory, ATransferThatFoundNoneMayBeRepeated) {
   }
   for (int i = 17; i < 40; ++i) must(write());
   must(transmitter.wait(done, testing::soon()));
+}
+
+// A destructor that allocates would end the process.
+TEST(TransmitterMemory, ATransmitterIsDestroyedWithoutMemory) {
+  CARIAMA_SKIP_WITHOUT_FAILING_ALLOCATIONS();
+  SimFabric fabric;
+  const std::shared_ptr<Device> near_device = fabric.create_endpoint();
+  const std::shared_ptr<Device> far_device = fabric.create_endpoint();
+  const std::shared_ptr<ProtectionDomain> near = must(near_device->create_domain());
+  const std::shared_ptr<ProtectionDomain> far = must(far_device->create_domain());
+  const testing::TransmitLine line = testing::make_transmit_line(*near, *far, 64);
+  std::optional<Transmitter> first = must(Transmitter::create(*line.near));
+  std::optional<Transmitter> second = must(Transmitter::create(*line.near));
+  {
+    const FailAllocation fail(1);
+    first.reset();
+    second.reset();
+    EXPECT_NE(testing::failing_bytes, 0u) << "memory was asked for";
+  }
+  static_cast<void>(must(Transmitter::create(*line.near)));
 }
 
 }  // namespace
