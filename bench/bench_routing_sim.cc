@@ -24,6 +24,7 @@
 // Rows, by processes, routing and calls:
 //
 //   calls_per_second   of a sender: its calls, divided by the time until the last call of all ran
+//                      and each sender had spent its time for them
 //   chunk_bytes        chunks of the channels of a sender, and of those by which it forwards: mean.
 //                      They are in the receivers' processes. If all send, a process has as many for
 //                      the channels that end in it
@@ -207,18 +208,23 @@ class Simulation {
     // Publishes the batches, and forwards calls until all calls of all senders have run.
     void finish() {
       must(aggregator_.flush());
-      pay();
       CallRound& round = simulation_.round_;
       const auto all_run = [&] { return round.run == round.expected; };
+      // A message is not sent before its sender has spent the time for it.
+      round.end = std::max(round.end, pay());
       while (!all_run()) {
-        const auto has_work = [&] { return all_run() || forwarded() != paid_forwarded_; };
+        const auto has_work = [&] {
+          fabric_.process_calls();  // all that have come, see VirtualBarrier::meet()
+          return all_run() || forwarded() != paid_forwarded_;
+        };
         if (!fabric_.wait(has_work, soon()))
           fail(absl::DeadlineExceededError("a call did not run"));
-        pay();
+        if (!all_run()) round.end = std::max(round.end, pay());
       }
     }
-    // Spends the processor time of what this process has done since the last call.
-    void pay() {
+    // Spends the processor time of what this process has done since the last call. Returns its
+    // clock then.
+    SimTime pay() {
       const uint64_t forwarded_now = forwarded();
       const uint64_t messages_now = messages();
       const uint64_t calls = std::exchange(unpaid_calls_, 0) + forwarded_now - paid_forwarded_;
@@ -229,6 +235,7 @@ class Simulation {
       paid_forwarded_ = forwarded_now;
       paid_messages_ = messages_now;
       VirtualCluster::spend(from_ns(cost));
+      return simulation_.cluster_.process(fabric_.rank()).clock;
     }
     [[nodiscard]] uint64_t forwarded() const {
       if (simulation_.scale_.routing == Routing::kDirect) return 0;
