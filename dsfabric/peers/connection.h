@@ -2,6 +2,7 @@
 #ifndef CARIAMA_DSFABRIC_PEERS_CONNECTION_H_
 #define CARIAMA_DSFABRIC_PEERS_CONNECTION_H_
 
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -37,7 +38,7 @@ namespace cariama::internal {
 // The data that both ends exchange before they connect.
 struct ConnectionOffer {
   std::string address;  // of the queue pair
-  // Two words that the other end writes: its credits, and its sign of life.
+  // Three words that the other end writes: two counts of its credits, and its sign of life.
   RemoteMemoryLocator credit;
   RemoteMemoryLocator answers;  // AnswerSlots for results of calls to the other end
   // Of the threads that run calls (call_doorbells.h), in the order of their workers. Empty: the
@@ -50,13 +51,14 @@ struct ConnectionOffer {
 // One queue pair to a process, with its receive units and credits.
 //
 // Flow control: a sender may have as many messages in flight as the receiver has units. The
-// receiver WRITEs its counts of finished and of posted units into the sender's credit word whenever
-// half of the units have been posted since the last WRITE; so credits cost no messages. An event
-// sent as immediate data takes a unit, and counts as a message.
+// receiver WRITEs its counts of finished messages and of posted units into two words of the sender
+// whenever half of the units have been posted since the last WRITE; so credits cost no messages. An
+// event sent as immediate data takes a unit, and counts as a message. The WRITE may arrive in
+// parts: each count is valid without the other one, and has check bytes (checked_count.h).
 //
-// Each of these WRITEs doubles the number of units, as far as their limit and the budget of the
-// process allow (receive_units.h). A posted unit cannot be taken out of a receive queue, so only
-// messages remove units: a sender that is idle uses up its credits for the units that are not
+// Each of these WRITEs doubles the number of units once, as far as their limit and the budget of
+// the process allow (receive_units.h). A posted unit cannot be taken out of a receive queue, so
+// only messages remove units: a sender that is idle uses up its credits for the units that are not
 // reserved, by an empty message for each (return_idle_units()).
 //
 // Thread-safe, except for create() and connect(). No function blocks.
@@ -206,8 +208,13 @@ class Connection {
 
  private:
   Connection(uint32_t rank, GeneralAllocator& memory) : rank_(rank), memory_(memory) {}
+  // Checked counts of finished messages and of posted units.
+  using CreditWords = std::array<uint64_t, 2>;
   // The functions below require that mutex_ is held.
   [[nodiscard]] bool has_credit();
+  // Sets `count` to the count that the peer has written at `offset`, if that is larger than
+  // `count`, at most `limit`, and a checked count.
+  void take_count(uint64_t offset, uint64_t limit, uint64_t& count);
   [[nodiscard]] Sent post(const MessageHeader* header, const OutgoingCall* call,
                           std::string_view ready);
   [[nodiscard]] Sent sent(const absl::Status& posted);
@@ -215,7 +222,7 @@ class Connection {
   [[nodiscard]] Sent post_in_any_room(Post&& post);
   [[nodiscard]] bool write_due_credits(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] bool write_credits();
-  [[nodiscard]] uint64_t credit_word() const;
+  [[nodiscard]] CreditWords credit_words() const;
   // Returns the doorbells of the thread to which the message goes, if this process maps them; else
   // nullptr.
   [[nodiscard]] ReceiverDoorbells* receiver_of(const MessageHeader& header);
@@ -240,20 +247,21 @@ class Connection {
   // Receiving. The thread that finishes a unit posts it again.
   std::optional<ReceiveUnits> units_;  // changed with mutex_ locked, like the counts below
   uint64_t finished_ = 0;
-  uint64_t posted_ = 0;    // receives; minus finished_: the number of units
-  uint64_t told_ = 0;      // posted_ in the latest write of credits
-  uint64_t repeated_ = 0;  // credit word that was repeated last
+  uint64_t posted_ = 0;     // receives; minus finished_: the number of units
+  uint64_t told_ = 0;       // posted_ in the latest write of credits
+  CreditWords repeated_{};  // credits that were repeated last
   std::atomic<uint64_t> waiting_{0};
   uint64_t received_ = 0;  // the peer's sent_; written by the thread that polls the port
   // Units that the transport had no memory to post, linked by InboxNode::next; guarded by mutex_.
   ArrivedMessage* unposted_ = nullptr;
-  bool adds_units_ = false;  // a thread is inside add_units(); guarded by mutex_
+  bool adds_units_ = false;   // a thread is inside add_units(); guarded by mutex_
+  bool added_units_ = false;  // since the latest write of credits; guarded by mutex_
 
   // Sending.
   mutable std::mutex mutex_;
   std::optional<Transmitter> transmitter_;
   std::unique_ptr<CircularAllocator> ring_;
-  // Bytes 0: credits and sign of life, written by the peer; 64: the same two words of this process,
+  // Bytes 0: credits and sign of life, written by the peer; 64: the same words of this process,
   // which are written to the peer; 128: the outcome words; 192: slots for the peer's answers.
   RDMAMemory credit_memory_;
   RemoteMemoryLocator peer_credit_;
