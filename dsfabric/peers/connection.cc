@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/cleanup/cleanup.h"
 #include "dsfabric/fabric_options.h"
 #include "dsfabric/internal/call_doorbells.h"
 #include "dsfabric/peers/checked_count.h"
@@ -537,14 +538,35 @@ Connection::CreditWords Connection::credit_words() const {
   return {checked_count(finished_), checked_count(posted_)};
 }
 
-// Returns false if the send queue is full. Returns true on a failed queue: its peer needs no
-// credits.
+// Returns false if the credits cannot be written yet. Returns true on a failed queue: its peer needs
+// no credits.
+//
+// If the transport does not order WRITEs, at most one WRITE of credits is in flight. While it
+// arrives, a word of the peer may consist of bytes of the former and of the new count, and is
+// refused (checked_count.h). When it has arrived, the words are whole. With several WRITEs in
+// flight a word could stay a mix until the next one, which a sender without credits never causes.
 bool Connection::write_credits() {
+  if (!credits_arrived_.done()) {
+    queue_->progress();
+    if (!credits_arrived_.done()) return !queue_->status().ok();
+  }
   const CreditWords words = credit_words();
   std::memcpy(credit_memory_.get_buffer() + kToPeer, words.data(), sizeof words);
-  const Sent written = post_in_any_room([&] {
-    return transmitter_->write(credit_memory_, kToPeer, sizeof words, peer_credit_, nullptr);
-  });
+  Synchronizer* const arrived =
+      orders_writes(queue_->queue_pair().write_order()) ? nullptr : &credits_arrived_;
+  if (arrived != nullptr) arrived->reset();
+  Sent written = Sent::kFailed;
+  {
+    const absl::Cleanup none = [&] {  // also after an exception (no memory)
+      if (arrived != nullptr && written != Sent::kPosted) arrived->reset(0);
+    };
+    written = post_in_any_room([&] {
+      return transmitter_->write(credit_memory_, kToPeer, sizeof words, peer_credit_, arrived);
+    });
+  }
+  if (arrived != nullptr && written == Sent::kPosted) {
+    awaited_.store(true, std::memory_order_release);
+  }
   if (written == Sent::kPosted) {
     trace_instant("dsfabric", "return credits", "messages", posted_ - told_);
     told_ = posted_;

@@ -26,6 +26,7 @@
 #include "dtutils/device.h"
 #include "dtutils/doorbell.h"
 #include "dtutils/memory.h"
+#include "dtutils/synchronizer.h"
 #include "dtutils/transmitter.h"
 
 namespace cariama::internal {
@@ -54,7 +55,8 @@ struct ConnectionOffer {
 // receiver WRITEs its counts of finished messages and of posted units into two words of the sender
 // whenever half of the units have been posted since the last WRITE; so credits cost no messages. An
 // event sent as immediate data takes a unit, and counts as a message. The WRITE may arrive in
-// parts: each count is valid without the other one, and has check bytes (checked_count.h).
+// parts: each count is valid without the other one, and has check bytes (checked_count.h). If the
+// transport does not order WRITEs, the next one is posted when the one before has completed.
 //
 // Each of these WRITEs doubles the number of units once, as far as their limit and the budget of
 // the process allow (receive_units.h). A posted unit cannot be taken out of a receive queue, so
@@ -156,7 +158,8 @@ class Connection {
   // Called for a unit that a failed queue pair did not fill: frees it unless it is reserved.
   void drop(const ArrivedMessage* unit);
   // Writes the credits to the sender if half of the units have been posted since the last write.
-  // Returns false if a write is due but the send queue has no room. Then it must be called again by
+  // Returns false if a write is due but the send queue has no room, or the write before it has not
+  // arrived. Then it must be called again by
   // a thread that does not depend on the sender: a sender without credits sends no message whose
   // end would call this function. It must be called again also after std::bad_alloc.
   [[nodiscard]] bool return_credits();
@@ -239,6 +242,8 @@ class Connection {
   GeneralAllocator& memory_;
   const ProtectionDomain* domain_ = nullptr;
   const RDMAMemory* doorbells_ = nullptr;
+  // Of the WRITE of credits in flight, if the transport does not order WRITEs.
+  Synchronizer credits_arrived_{0};
   std::shared_ptr<CompletionQueue> send_completions_;
   std::unique_ptr<TransmitQueue> queue_;
   std::atomic<bool> awaited_{false};
