@@ -538,8 +538,8 @@ Connection::CreditWords Connection::credit_words() const {
   return {checked_count(finished_), checked_count(posted_)};
 }
 
-// Returns false if the credits cannot be written yet. Returns true on a failed queue: its peer needs
-// no credits.
+// Returns false if the credits cannot be written yet. Returns true on a failed queue: its peer
+// needs no credits.
 //
 // If the transport does not order WRITEs, at most one WRITE of credits is in flight. While it
 // arrives, a word of the peer may consist of bytes of the former and of the new count, and is

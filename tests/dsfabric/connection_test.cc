@@ -301,6 +301,7 @@ TEST_F(SharedUnitsTest, CreditsThatCannotBeWrittenTakeUnitsOnce) {
   EXPECT_EQ(units(), 2 * kUnits);
   EXPECT_TRUE(sim_.run_until_idle());
   EXPECT_TRUE(far_.connection->return_credits());
+  EXPECT_TRUE(sim_.run_until_idle());
   EXPECT_EQ(units(), 2 * kUnits);
   // The next WRITE of credits takes units again.
   EXPECT_EQ(exchange(), 2 * kUnits);
