@@ -1,6 +1,7 @@
 #include "riutils/messenger.h"
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "riutils/internal/fabric_channel.h"
@@ -47,7 +48,10 @@ RDMAMessenger::RDMAMessenger(ThreadContext& thread, ThreadId destination,
 RDMAMessenger::~RDMAMessenger() {
   use_.end();
   auto channel = std::static_pointer_cast<internal::FabricChannel>(std::move(channel_));
-  static_cast<void>(channel->sender().shutdown(Deadline::min()));
+  try {
+    static_cast<void>(channel->sender().shutdown(Deadline::min()));
+  } catch (const std::bad_alloc&) {  // no memory for the text of the error
+  }
   auto& runtime = channel->runtime();
   runtime.retire(std::move(channel));
 }

@@ -12,6 +12,7 @@
 #include "dsfabric/fabric/job_trace.h"
 #include "dsfabric/internal/unlimited_call.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/exception_error.h"
 #include "dtutils/internal/start_thread.h"
 #include "dtutils/trace.h"
 
@@ -108,9 +109,11 @@ FabricCore::~FabricCore() {
   sources_.disconnect();
   for (uint32_t rank = 0; rank < job_->size(); ++rank) {
     if (!answers_.awaits(rank)) continue;
-    answers_.fail(rank,
-                  make_error(absl::StatusCode::kUnavailable, ErrorScope::kProcess,
-                             "the fabric was closed before " + job_->label(rank) + " answered"));
+    answers_.fail(rank, error_or_code(absl::StatusCode::kUnavailable, [&] {
+                    return make_error(
+                        absl::StatusCode::kUnavailable, ErrorScope::kProcess,
+                        "the fabric was closed before " + job_->label(rank) + " answered");
+                  }));
   }
   workers_.drop_messages();
   // Destroy the queue pairs before the memory and queues that they use.

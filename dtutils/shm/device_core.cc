@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <new>
+#include <optional>
 #include <utility>
 
 #include "dtutils/error.h"
@@ -73,6 +75,9 @@ absl::StatusOr<std::shared_ptr<ProtectionDomain>> ShmDevice::create_domain() {
 std::optional<ShmDevice::Place> ShmDevice::take_place() {
   sweep();
   std::lock_guard lock(places_mutex_);
+  // The destructor of the queue pair, which calls retire(), needs no memory for these lists then.
+  retired_.reserve(unused_place_ + 1);
+  free_places_.reserve(unused_place_ + 1);
   uint32_t index;
   if (!free_places_.empty()) {
     index = free_places_.back();
@@ -95,7 +100,7 @@ void ShmDevice::remove(ShmQueuePair* queue_pair) {
   std::erase(queue_pairs_, queue_pair);
 }
 
-void ShmDevice::retire(RetiredQueuePair retired) {
+void ShmDevice::retire(RetiredQueuePair retired) noexcept {
   {
     std::lock_guard lock(places_mutex_);
     retired_.push_back(std::move(retired));
@@ -104,25 +109,33 @@ void ShmDevice::retire(RetiredQueuePair retired) {
 }
 
 void ShmDevice::sweep() {
-  std::vector<RetiredQueuePair> free;
-  {
+  const auto take = [this](size_t& at) -> std::optional<RetiredQueuePair> {
     std::lock_guard lock(places_mutex_);
-    free.reserve(retired_.size());  // an exception would leave items that were moved away
-    const auto first_free =
-        std::partition(retired_.begin(), retired_.end(),
-                       [](const RetiredQueuePair& item) { return !item.reusable(); });
-    std::move(first_free, retired_.end(), std::back_inserter(free));
-    retired_.erase(first_free, retired_.end());
-  }
-  for (RetiredQueuePair& item : free) {
+    while (at < retired_.size() && !retired_[at].reusable()) ++at;
+    if (at >= retired_.size()) return std::nullopt;
+    RetiredQueuePair item = std::move(retired_[at]);
+    if (at + 1 != retired_.size()) retired_[at] = std::move(retired_.back());
+    retired_.pop_back();
+    return item;
+  };
+  size_t at = 0;
+  while (std::optional<RetiredQueuePair> item = take(at)) {
     // Repost the receives of a shared receive queue that were claimed for this queue pair and never
     // reported.
-    const uint32_t claimant = item.index + 1;
-    for (uint32_t slot : item.receives->claimed_by(claimant)) item.receives->repost(slot, claimant);
-    if (item.link != nullptr) release(item.link);
-    item.ring = ControlBlock();
+    const uint32_t claimant = item->index + 1;
+    try {
+      for (uint32_t slot : item->receives->claimed_by(claimant)) {
+        item->receives->repost(slot, claimant);
+      }
+    } catch (const std::bad_alloc&) {  // a later sweep reposts them
+      std::lock_guard lock(places_mutex_);
+      retired_.push_back(*std::move(item));
+      return;
+    }
+    if (item->link != nullptr) release(item->link);
+    item->ring = ControlBlock();
     std::lock_guard lock(places_mutex_);
-    free_places_.push_back(item.index);
+    free_places_.push_back(item->index);
   }
 }
 

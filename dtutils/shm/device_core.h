@@ -78,7 +78,7 @@ class ShmDevice final : public Device,
   // Removes the queue pair. After the return no thread of the device accesses it.
   void remove(ShmQueuePair* queue_pair);
   // Takes the memory of a destroyed queue pair, and frees it as soon as retired.reusable().
-  void retire(RetiredQueuePair retired);
+  void retire(RetiredQueuePair retired) noexcept;
 
   // Returns the link to a peer device, and creates it on first use. Counts one use for the queue
   // pair; the caller must return it with release().

@@ -10,6 +10,7 @@
 
 #include "dsfabric/internal/call_failures.h"
 #include "dtutils/error.h"
+#include "dtutils/internal/exception_error.h"
 #include "dtutils/internal/trace_clock.h"
 #include "dtutils/trace.h"
 
@@ -46,9 +47,11 @@ RingSender::~RingSender() {
   {
     const std::lock_guard lock(mutex_);
     close_window();
-    fail(make_error(absl::StatusCode::kCancelled, ErrorScope::kOperation,
-                    "the channel to " + peer_ + " was destroyed before this call ended",
-                    "shut the messenger down before, and wait for its calls"));
+    fail(error_or_code(absl::StatusCode::kCancelled, [&] {
+      return make_error(absl::StatusCode::kCancelled, ErrorScope::kOperation,
+                        "the channel to " + peer_ + " was destroyed before this call ended",
+                        "shut the messenger down before, and wait for its calls");
+    }));
     fail_transmitted();
   }
   fail_lost_calls();

@@ -139,14 +139,20 @@ std::optional<absl::StatusOr<PeerProperties>> Runtime::request_properties(
 
 void Runtime::add(const std::shared_ptr<FabricChannel>& channel) {
   const std::lock_guard lock(mutex_);
+  retired_.reserve(retired_.size() + unretired_ + 1);  // retire() needs no memory
   outgoing_.push_back(channel);
+  ++unretired_;
   forget_released();
 }
 
-void Runtime::retire(std::shared_ptr<FabricChannel> channel) {
+void Runtime::retire(std::shared_ptr<FabricChannel> channel) noexcept {
   const std::lock_guard lock(mutex_);
   retired_.push_back(std::move(channel));
-  forget_released();
+  --unretired_;
+  try {
+    forget_released();
+  } catch (const std::bad_alloc&) {  // a later call forgets them
+  }
 }
 
 void Runtime::forget_ended() {

@@ -83,7 +83,7 @@ class Runtime final : public CallSourceRegistry {
   void add(const std::shared_ptr<FabricChannel>& channel);
   // Takes over the channel of a destroyed messenger and destroys it after RingSender::is_released
   // returns true.
-  void retire(std::shared_ptr<FabricChannel> channel);
+  void retire(std::shared_ptr<FabricChannel> channel) noexcept;
   // Destroys the channels of retire() that are released by now.
   void forget_ended();
   void drain_later(FabricChannel* channel);
@@ -161,6 +161,7 @@ class Runtime final : public CallSourceRegistry {
   std::map<uint32_t, std::shared_ptr<const NodeMap>> nodes_;  // by processes_per_node
   std::vector<std::weak_ptr<FabricChannel>> outgoing_;        // of messengers that live
   std::vector<std::shared_ptr<FabricChannel>> retired_;
+  size_t unretired_ = 0;                       // channels of add() that retire() has not got
   std::map<uint32_t, uint64_t> begun_before_;  // rank → bytes accepted by destroyed channels
   struct BrokenChannel {
     Rank rank;

@@ -7,8 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <new>
+#include <optional>
 #include <stdexcept>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "dsfabric/completions.h"
@@ -228,6 +230,33 @@ TEST(FailuresWithoutMemory, AreReportedWhenThereIsMemory) {
     EXPECT_EQ(*failing.load(), 0u) << "no allocation has failed";
     EXPECT_EQ(messenger.shutdown(testing::soon()), absl::OkStatus());
   });
+}
+
+std::atomic<uint64_t> calls_of_destroyed;
+
+// A messenger that is destroyed with a batch that it has not published, by a thread that finds no
+// memory: its calls run nevertheless.
+TEST(MessengersWithoutMemory, AreDestroyed) {
+  CARIAMA_SKIP_WITHOUT_FAILING_ALLOCATIONS();
+  calls_of_destroyed = 0;
+  uint64_t destroyed = 0;
+  testing::LocalJob job({.processes = 2});
+  job.run([&](Fabric& fabric, uint32_t) {
+    if (fabric.rank() == 1) return;  // finalize() runs the calls
+    for (size_t skips = 0; testing::failing_bytes == 0; ++skips) {
+      ASSERT_LT(skips, 1000u);
+      std::optional<RDMAMessenger> messenger(std::in_place, *fabric.this_thread(),
+                                             fabric.thread_of(1));
+      testing::must(messenger->setup());
+      testing::must(messenger->call([] { ++calls_of_destroyed; }));
+      testing::failing_skips = skips;
+      testing::failing_bytes = 1;
+      messenger.reset();
+      ++destroyed;
+    }
+    testing::failing_bytes = testing::failing_skips = 0;
+  });
+  EXPECT_EQ(calls_of_destroyed, destroyed);
 }
 
 }  // namespace

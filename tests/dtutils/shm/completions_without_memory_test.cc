@@ -194,5 +194,29 @@ TEST(ShmCompletionsWithoutMemory, ASendThatIsNotDeferredIsNotExecuted) {
   }
 }
 
+// A destructor that finds no memory would end the process.
+TEST(ShmCompletionsWithoutMemory, QueuePairsAreDestroyed) {
+  CARIAMA_SKIP_WITHOUT_FAILING_ALLOCATIONS();
+  ShmNode near, far;
+  bool all_succeeded = false;
+  for (size_t skips = 0; !all_succeeded; ++skips) {
+    ASSERT_LT(skips, 1000U);
+    NarrowPair pair(near, far);
+    pair.post_receives();
+    pair.send(kSignaled);
+    {
+      const FailAllocation fail(1, skips);
+      pair.sender.reset();
+      pair.receiver.reset();
+      all_succeeded = failing_bytes != 0;
+    }
+    // Their places and their memory are used again.
+    NarrowPair next(near, far);
+    next.post_receives();
+    next.send(0);
+    next.expect_each_receive_once(CompletionStatus::kSuccess);
+  }
+}
+
 }  // namespace
 }  // namespace cariama::shm
