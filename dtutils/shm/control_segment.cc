@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 #include <iterator>
+#include <utility>
 
 #include "dtutils/error.h"
 #include "dtutils/internal/memory_limits.h"
@@ -58,10 +59,11 @@ uint64_t ControlSegment::allocate(uint64_t bytes) {
     for (auto it = free_.begin(); it != free_.end(); ++it) {
       if (it->second < bytes) continue;
       offset = it->first;
-      const uint64_t left = it->second - bytes;
-      free_.erase(it);
-      if (left > 0) free_.emplace(offset + bytes, left);
-      used_.emplace(offset, bytes);
+      // First: it may throw.
+      if (const uint64_t left = it->second - bytes; left > 0) free_.emplace(offset + bytes, left);
+      auto node = free_.extract(it);
+      node.mapped() = bytes;
+      used_.insert(std::move(node));
       used_before = std::min(bytes, std::max(high_water_, offset) - offset);
       high_water_ = std::max(high_water_, offset + bytes);
       break;
@@ -71,11 +73,11 @@ uint64_t ControlSegment::allocate(uint64_t bytes) {
   return offset;
 }
 
+// Destructors call this function, so it needs no memory: the node moves between the maps.
 void ControlSegment::release(uint64_t offset) {
   std::lock_guard lock(mutex_);
-  auto node = used_.find(offset);
-  uint64_t bytes = node->second;
-  used_.erase(node);
+  auto node = used_.extract(offset);
+  uint64_t& bytes = node.mapped();
   auto next = free_.lower_bound(offset);
   if (next != free_.end() && offset + bytes == next->first) {
     bytes += next->second;
@@ -88,7 +90,7 @@ void ControlSegment::release(uint64_t offset) {
       return;
     }
   }
-  free_.emplace(offset, bytes);
+  free_.insert(std::move(node));
 }
 
 namespace {

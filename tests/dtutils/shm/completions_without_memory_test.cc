@@ -203,7 +203,7 @@ TEST(ShmCompletionsWithoutMemory, QueuePairsAreDestroyed) {
     ASSERT_LT(skips, 1000U);
     NarrowPair pair(near, far);
     pair.post_receives();
-    pair.send(kSignaled);
+    pair.send(0);
     {
       const FailAllocation fail(1, skips);
       pair.sender.reset();
@@ -215,6 +215,24 @@ TEST(ShmCompletionsWithoutMemory, QueuePairsAreDestroyed) {
     next.post_receives();
     next.send(0);
     next.expect_each_receive_once(CompletionStatus::kSuccess);
+  }
+}
+
+TEST(ShmCompletionsWithoutMemory, ADeviceIsDestroyedWithAllThatItHas) {
+  CARIAMA_SKIP_WITHOUT_FAILING_ALLOCATIONS();
+  bool all_succeeded = false;
+  for (size_t skips = 0; !all_succeeded; ++skips) {
+    ASSERT_LT(skips, 1000U);
+    auto near = std::make_unique<ShmNode>();
+    auto far = std::make_unique<ShmNode>();
+    auto pair = std::make_unique<NarrowPair>(*near, *far);
+    pair->post_receives();
+    pair->send(0);
+    const FailAllocation fail(1, skips);
+    pair.reset();
+    near.reset();
+    far.reset();
+    all_succeeded = failing_bytes != 0;
   }
 }
 
