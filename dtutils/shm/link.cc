@@ -11,6 +11,7 @@
 #include <cerrno>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "dtutils/diagnostics.h"
 #include "dtutils/error.h"
@@ -77,16 +78,12 @@ absl::StatusOr<std::shared_ptr<Link>> Link::local(std::shared_ptr<ControlSegment
 absl::StatusOr<std::shared_ptr<Link>> Link::connect(const Uuid& uuid, int pid,
                                                     std::chrono::milliseconds timeout,
                                                     std::string_view peer) {
-  std::shared_ptr<Link> link(new Link);
-  link->uuid_ = uuid;
-  if (absl::Status status = link->make_table(); !status.ok()) return status;
-
-  link->socket_ = FileDescriptor(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  if (!link->socket_.valid()) {
+  FileDescriptor owned(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!owned.valid()) {
     return make_errno_error(errno, ErrorScope::kProcess, with_peer("socket for shm", peer),
                             "raise ulimit -n");
   }
-  const int socket = link->socket_.get();
+  const int socket = owned.get();
   const timeval limit{timeout.count() / 1000, timeout.count() % 1000 * 1000};
   // This timeout also applies to connect().
   setsockopt(socket, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
@@ -108,7 +105,17 @@ absl::StatusOr<std::shared_ptr<Link>> Link::connect(const Uuid& uuid, int pid,
                             with_peer("connect over shm: the service thread does not answer", peer),
                             internal::peer_remedy(internal::PeerRemedy::kSilent));
   }
+  return greet(std::move(owned), uuid, pid, peer);
+}
 
+absl::StatusOr<std::shared_ptr<Link>> Link::greet(FileDescriptor owned, const Uuid& uuid, int pid,
+                                                  std::string_view peer) {
+  std::shared_ptr<Link> link(new Link);
+  link->uuid_ = uuid;
+  link->socket_ = std::move(owned);
+  if (absl::Status status = link->make_table(); !status.ok()) return status;
+
+  const int socket = link->socket_.get();
   ucred credentials{};
   socklen_t credentials_length = sizeof credentials;
   if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &credentials, &credentials_length) != 0 ||

@@ -18,6 +18,7 @@
 #include <unordered_map>
 
 #include "absl/status/statusor.h"
+#include "dtutils/internal/file_descriptor.h"
 #include "dtutils/shm/control_segment.h"
 #include "dtutils/shm/layout.h"
 #include "dtutils/shm/remote_region.h"
@@ -36,6 +37,11 @@ class Link {
   // user or another process name space), FAILED_PRECONDITION (another version).
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<Link>> connect(
       const Uuid& uuid, int pid, std::chrono::milliseconds timeout, std::string_view peer);
+  // The part of connect() after `owned`, a socket, is connected to the peer's service thread. Each
+  // system call blocks for as long as the timeouts of the socket permit. Errors as of connect().
+  [[nodiscard]] static absl::StatusOr<std::shared_ptr<Link>> greet(FileDescriptor owned,
+                                                                   const Uuid& uuid, int pid,
+                                                                   std::string_view peer);
   // Creates a link to a device of this process.
   [[nodiscard]] static absl::StatusOr<std::shared_ptr<Link>> local(
       std::shared_ptr<ControlSegment> segment);

@@ -55,7 +55,7 @@ template <typename Step>
 
 }  // namespace
 
-absl::Status Service::start() {
+absl::Status Service::listen() {
   const auto failed = [](std::string_view what) {
     return make_errno_error(errno, ErrorScope::kProcess, what, "raise ulimit -n");
   };
@@ -69,7 +69,7 @@ absl::Status Service::start() {
   sockaddr_un address;
   const socklen_t length = socket_address(control_->uuid(), &address);
   if (bind(listener_.get(), reinterpret_cast<sockaddr*>(&address), length) != 0 ||
-      listen(listener_.get(), 1024) != 0) {
+      ::listen(listener_.get(), 1024) != 0) {
     return failed("listening on an abstract socket");
   }
   if (!watch(listener_.get(), EPOLLIN, EPOLL_CTL_ADD) ||
@@ -77,6 +77,11 @@ absl::Status Service::start() {
     return make_errno_error(errno, ErrorScope::kProcess, "epoll_ctl for the shm service thread",
                             "raise /proc/sys/fs/epoll/max_user_watches");
   }
+  return absl::OkStatus();
+}
+
+absl::Status Service::start() {
+  if (absl::Status status = listen(); !status.ok()) return status;
   auto thread = internal::start_quiet_thread([this] {
     RobustLock alive(control_header(control_->base()));
     started_.store(true);
@@ -111,24 +116,29 @@ bool Service::watch(int descriptor, uint32_t events, int operation) {
   return epoll_ctl(epoll_.get(), operation, descriptor, &event) == 0;
 }
 
-// Without memory for an event, the others are handled. epoll_wait() reports the event again.
+Service::Handled Service::handle_events(int timeout_ms) {
+  Handled handled;
+  std::array<epoll_event, 64> events;
+  const int count =
+      epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), timeout_ms);
+  for (int i = 0; i < count; ++i) {
+    const int descriptor = events[static_cast<size_t>(i)].data.fd;
+    if (descriptor == wake_.get()) {
+      uint64_t ignored;
+      [[maybe_unused]] const ssize_t got = read(descriptor, &ignored, sizeof ignored);
+    } else {
+      handled.all &= has_memory([&] { on_event(descriptor); });
+    }
+    ++handled.count;
+  }
+  return handled;
+}
+
 void Service::run() {
   bool waiting = false;
   for (;;) {
-    bool all_handled = true;
-    std::array<epoll_event, 64> events;
     const int pause = accept_again_ ? static_cast<int>(kAcceptPause.count()) : -1;
-    const int count = epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()),
-                                 waiting ? kProgressPeriodMs : pause);
-    for (int i = 0; i < count; ++i) {
-      const int descriptor = events[static_cast<size_t>(i)].data.fd;
-      if (descriptor == wake_.get()) {
-        uint64_t ignored;
-        [[maybe_unused]] const ssize_t got = read(descriptor, &ignored, sizeof ignored);
-      } else {
-        all_handled &= has_memory([&] { on_event(descriptor); });
-      }
-    }
+    const Handled handled = handle_events(waiting ? kProgressPeriodMs : pause);
     {
       std::lock_guard lock(mutex_);
       if (stop_) return;
@@ -139,7 +149,7 @@ void Service::run() {
     }
     // The wake-up for it was read above, and does not come again.
     if (!has_memory([&] { waiting = client_->progress(); })) waiting = true;
-    if (!all_handled) std::this_thread::sleep_for(internal::kMemoryPause);
+    if (!handled.all) std::this_thread::sleep_for(internal::kMemoryPause);
   }
 }
 

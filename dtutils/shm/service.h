@@ -7,6 +7,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -49,6 +50,12 @@ class Service {
   // Listens, and starts the thread. When it returns, the thread holds the robust lock.
   [[nodiscard]] absl::Status start();
 
+  // Parts of start(), for a service without a thread: its caller calls listen() once, and then
+  // handle_ready() when a peer may have sent something. handle_ready() handles the events that have
+  // occurred, without waiting for others, and returns their number. Not together with start().
+  [[nodiscard]] absl::Status listen();
+  [[nodiscard]] size_t handle_ready() { return handle_events(0).count; }
+
   // Stops and joins the thread. The other functions may still be called afterwards, and have no
   // effect.
   void stop();
@@ -79,7 +86,14 @@ class Service {
     std::deque<Item> backlog;
   };
 
+  struct Handled {
+    size_t count = 0;
+    bool all = true;  // false: there was no memory for one, which epoll_wait() reports again
+  };
+
   void run();
+  // Waits for events, at most `timeout_ms` (-1: without limit), and handles them.
+  Handled handle_events(int timeout_ms);
   void on_event(int descriptor);
   void accept_peers();
   // No descriptor is left for the next connection. Accepts none for a while.

@@ -1,21 +1,22 @@
 // A hostile device at the other end of a link. The input determines its welcome, its messages, with
 // descriptors of memory that may or may not be mapped, and its key table.
 //
-// The device is a thread of this process. After every input, the link must know exactly the regions
-// that follow from the messages. Each byte of these regions must be accessible and equal to the
-// descriptor's byte. A region that is not mapped must never be reported as directly writable.
+// The device has no thread: it sends its messages before the link reads the first one. After every
+// input, the link must know exactly the regions that follow from the messages. Each page of these
+// regions must be accessible and that of the descriptor. A region that is not mapped must never be
+// reported as directly writable.
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <limits>
 #include <map>
 #include <memory>
 #include <optional>
-#include <semaphore>
-#include <thread>
+#include <utility>
 #include <vector>
 
 #include "dtutils/shm/link.h"
@@ -59,8 +60,6 @@ struct Script {
 class HostileDevice {
  public:
   HostileDevice() {
-    const auto pid = static_cast<uint32_t>(getpid());
-    for (size_t i = 0; i < sizeof pid; ++i) uuid_[i] = static_cast<uint8_t>(pid >> (8 * i));
     control_ = *ControlSegment::create(uuid_);
     descriptors_ = {{-1, 0},
                     make_memory(3 * 4096, F_SEAL_SHRINK | F_SEAL_GROW),
@@ -69,12 +68,6 @@ class HostileDevice {
                     make_memory(4096, F_SEAL_SHRINK),
                     make_memory(4096, F_SEAL_GROW),
                     {eventfd(0, EFD_CLOEXEC), 0}};
-    listener_ = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    sockaddr_un address;
-    const socklen_t length = socket_address(uuid_, &address);
-    require(bind(listener_, reinterpret_cast<sockaddr*>(&address), length) == 0);
-    require(listen(listener_, 1) == 0);
-    std::thread([this] { serve(); }).detach();
   }
 
   [[nodiscard]] const Uuid& uuid() const { return uuid_; }
@@ -84,46 +77,31 @@ class HostileDevice {
     return descriptors_[index % descriptors_.size()];
   }
 
-  // Connects a link to the device, which sends the messages of `script`. Returns null if the link
-  // refused the welcome.
-  std::shared_ptr<Link> connect(const Script& script) {
-    script_ = &script;
-    start_.release();
-    auto link = Link::connect(uuid_, getpid(), std::chrono::seconds(20), "hostile");
-    played_.acquire();
-    return link.ok() ? *std::move(link) : nullptr;
+  struct Connection {
+    FileDescriptor end;          // of the device
+    std::shared_ptr<Link> link;  // null: the link refused the welcome
+  };
+  // Connects a link to the device, which has sent the messages of `script`.
+  [[nodiscard]] Connection connect(const Script& script) const {
+    std::array<int, 2> ends{};
+    require(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends.data()) == 0);
+    FileDescriptor here(ends[0]);
+    FileDescriptor there(ends[1]);
+    require(send_message(there.get(), script.welcome, script.welcome_descriptor, false) == 0);
+    for (const Script::Item& item : script.items) {
+      require(send_message(there.get(), item.message, item.descriptor.value, false) == 0);
+    }
+    auto link = Link::greet(std::move(here), uuid_, getpid(), "hostile");
+    Message hello;
+    FileDescriptor none;
+    require(receive_message(there.get(), &hello, &none, false) == 0 && hello.uuid == uuid_);
+    return {std::move(there), link.ok() ? *std::move(link) : nullptr};
   }
-  // Makes the device close its end of the connection.
-  void disconnect() { end_.release(); }
 
  private:
-  void serve() {
-    for (;;) {
-      start_.acquire();
-      {
-        const FileDescriptor peer(accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC));
-        Message hello;
-        FileDescriptor none;
-        require(receive_message(peer.get(), &hello, &none, true) == 0 && hello.uuid == uuid_);
-        int error = send_message(peer.get(), script_->welcome, script_->welcome_descriptor, true);
-        for (const Script::Item& item : script_->items) {
-          if (error != 0) break;  // the link has refused the welcome and closed the connection
-          error = send_message(peer.get(), item.message, item.descriptor.value, true);
-        }
-        played_.release();
-        end_.acquire();
-      }
-    }
-  }
-
-  Uuid uuid_{};
+  const Uuid uuid_{1};
   std::shared_ptr<ControlSegment> control_;
   std::vector<Descriptor> descriptors_;
-  int listener_ = -1;
-  const Script* script_ = nullptr;
-  std::binary_semaphore start_{0};
-  std::binary_semaphore played_{0};
-  std::binary_semaphore end_{0};
 };
 
 // Takes a message from the input. The bits of its first byte choose which fields are made valid.
@@ -177,7 +155,10 @@ class Model {
               region->base == message.base && region->length == message.length &&
               region->access == static_cast<Access>(message.access) &&
               region->domain == message.domain);
-      for (uint64_t offset = 0; offset < region->length; ++offset) {
+      // Bytes of each page, and the last one.
+      constexpr uint64_t kStep = 509;
+      for (uint64_t at = 0; at < region->length + kStep; at += kStep) {
+        const uint64_t offset = std::min(at, region->length - 1);
         auto* byte = reinterpret_cast<volatile std::byte*>(region->local(region->base + offset));
         const std::byte value = *byte;
         require(value == pattern(message.offset + offset));
@@ -226,7 +207,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     script.items.push_back({message, descriptor});
   }
 
-  if (const std::shared_ptr<Link> link = device->connect(script)) {
+  const HostileDevice::Connection connection = device->connect(script);
+  if (Link* const link = connection.link.get()) {
     bool open = true;
     Model model;
     for (const Script::Item& item : script.items) {
@@ -244,6 +226,5 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   } else {
     require(!honest_welcome);
   }
-  device->disconnect();
   return 0;
 }

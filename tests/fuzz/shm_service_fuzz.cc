@@ -1,5 +1,6 @@
-// A hostile peer at the socket of a device's service thread. It sends messages in any order, of any
-// content and size, with and without descriptors.
+// A hostile peer at the socket of a device's service. It sends messages in any order, of any
+// content and size, with and without descriptors. The service has no thread here: it handles each
+// message before the peer looks for the answer.
 //
 // The service must answer each message as the protocol says, or close the connection. It must
 // accept the next peer.
@@ -47,12 +48,17 @@ class Device {
     }
     keys_.push_back(regions_->add({this, sizeof *this}, Access::kAll, 1)->remote.value);
     service_ = std::make_unique<Service>(control_, regions_.get(), &idle_);
-    require(service_->start().ok());
+    require(service_->listen().ok());
   }
 
   [[nodiscard]] const Uuid& uuid() const { return uuid_; }
   [[nodiscard]] uint64_t key(size_t index) const { return keys_[index % keys_.size()]; }
   [[nodiscard]] const std::set<uint64_t>& announced() const { return announced_; }
+  // Makes the service handle all that its peers have done.
+  void serve() const {
+    constexpr int kMostRounds = 1000;
+    for (int round = 0; service_->handle_ready() != 0; ++round) require(round < kMostRounds);
+  }
 
  private:
   Uuid uuid_{};
@@ -71,8 +77,6 @@ class Peer {
     sockaddr_un address;
     const socklen_t length = socket_address(device.uuid(), &address);
     require(connect(socket_.get(), reinterpret_cast<sockaddr*>(&address), length) == 0);
-    const timeval limit{60, 0};  // prevents hanging; EAGAIN is never an expected answer
-    setsockopt(socket_.get(), SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof limit);
   }
 
   // Sends the bytes as one message, with descriptors, and checks the answer. Returns false if the
@@ -95,6 +99,7 @@ class Peer {
       std::memcpy(CMSG_DATA(entry), values.data(), sizeof(int) * descriptors);
     }
     require(sendmsg(socket_.get(), &header, MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size()));
+    device_.serve();
 
     Message message;
     if (bytes.size() != sizeof message) return refused();
@@ -132,13 +137,13 @@ class Peer {
   Answer receive() {
     Answer answer{};
     FileDescriptor descriptor;
-    require(receive_message(socket_.get(), &answer.message, &descriptor, true) == 0);
+    require(receive_message(socket_.get(), &answer.message, &descriptor, false) == 0);
     answer.has_descriptor = descriptor.valid();
     return answer;
   }
   bool refused() {
     char byte;
-    const ssize_t received = recv(socket_.get(), &byte, 1, 0);
+    const ssize_t received = recv(socket_.get(), &byte, 1, MSG_DONTWAIT);
     require(received == 0 || (received < 0 && errno == ECONNRESET));
     return false;
   }
@@ -175,10 +180,13 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       if (!peer.send(bytes, descriptors)) break;
     }
   }
-  Peer next(*device);
-  Message hello;
-  hello.uuid = device->uuid();
-  const std::string bytes(reinterpret_cast<const char*>(&hello), sizeof hello);
-  cariama::require(next.send(bytes, 0));
+  {
+    Peer next(*device);
+    Message hello;
+    hello.uuid = device->uuid();
+    const std::string bytes(reinterpret_cast<const char*>(&hello), sizeof hello);
+    cariama::require(next.send(bytes, 0));
+  }
+  device->serve();  // the ends of both peers: the next input begins without connections
   return 0;
 }
