@@ -8,6 +8,8 @@
 // a misbehaving receiver writes. Each chunk is separate heap memory, so that AddressSanitizer
 // reports a store beyond it. The sender fills a chunk again only if the count permits it, and the
 // channel ends without an error of the process.
+//
+// Longest input: 256 bytes.
 #include <algorithm>
 #include <array>
 #include <chrono>

@@ -1,6 +1,8 @@
 // Feeds the reader of an engine's answers (GTP) with arbitrary output, in pieces.
 //
 // The answers must not depend on the pieces, and have no blanks at their ends.
+//
+// Longest input: 256 bytes.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>

@@ -12,6 +12,7 @@
 #include "mcts/engine/arena.h"
 #include "mcts/engine/move_records.h"
 #include "mcts/values.h"
+#include "tests/fuzz/fuzz_arena.h"
 #include "tests/fuzz/fuzz_input.h"
 #include "tests/mcts/testing/players_games.h"
 
@@ -25,8 +26,7 @@ template <typename G>
 void decode_node(const uint8_t* data, size_t size, const G& position) {
   const auto records = decode_move_records<G>(data, size, kProcesses);
   if (!records) return;
-  ArenaBudget budget(uint64_t{1} << 20);
-  Arena arena(budget);
+  Arena& arena = fuzz_arena();
   Node<G>* node = Node<G>::create(position, std::span<const MoveRecord<G>>(*records), arena, 0);
   require(node != nullptr && node->size() == static_cast<int>(records->size()));
   require(node->size() != 0 || node->outcome() != Outcome::kOpen);

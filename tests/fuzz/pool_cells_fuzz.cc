@@ -4,6 +4,8 @@
 // A request id that passes the check names another worker. A task that passes the check fits into a
 // cell of the thief's deque, and can be handed on. The end of a task yields at most the bytes of a
 // payload, or an exception.
+//
+// Longest input: 1024 bytes.
 #include <algorithm>
 #include <array>
 #include <cstddef>

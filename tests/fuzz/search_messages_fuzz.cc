@@ -4,6 +4,8 @@
 //
 // A message that is malformed changes nothing. After each other one, select_move() returns a move
 // of the node or none, children exist in the job, and a name finds the object that got it, or none.
+//
+// Longest input: 256 bytes.
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
@@ -25,6 +27,7 @@
 #include "mcts/engine/slot_table.h"
 #include "mcts/options.h"
 #include "mcts/values.h"
+#include "tests/fuzz/fuzz_arena.h"
 #include "tests/fuzz/fuzz_input.h"
 #include "tests/mcts/testing/players_games.h"
 #include "tests/mcts/testing/tic_tac_toe.h"
@@ -98,8 +101,7 @@ void use_names(FuzzInput& input) {
 
 template <typename G>
 void use_nodes(FuzzInput& input, const G& position) {
-  ArenaBudget budget(uint64_t{1} << 20);
-  Arena arena(budget);
+  Arena& arena = fuzz_arena();
   Random random(1);
   Node<G>* const node = Node<G>::create(position, arena, 0, random, false);
   require(node != nullptr);
