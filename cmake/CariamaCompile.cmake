@@ -64,9 +64,11 @@ set(flags "${CMAKE_CXX_FLAGS} ${${flags_of_type}}")
 if(NOT CARIAMA_SANITIZE AND flags MATCHES "-O[123sz]" AND NOT flags MATCHES "_FORTIFY_SOURCE")
   list(APPEND CARIAMA_HARDENING -D_FORTIFY_SOURCE=2)
 endif()
-# _GLIBCXX_ASSERTIONS checks each index of a vector, also in inline functions that a user's program
-# compiles itself. So the presets of development and of the sanitizers set it, and a release has it if
-# the user's CMAKE_CXX_FLAGS do; what it costs has not been measured.
+# Off by default: the checks would be in each message and spawn (docs/design-decisions.md, "Assertions of
+# the standard library").
+if(CARIAMA_GLIBCXX_ASSERTIONS)
+  list(APPEND CARIAMA_HARDENING -D_GLIBCXX_ASSERTIONS)
+endif()
 add_compile_options(${CARIAMA_HARDENING})
 
 if(CARIAMA_SANITIZE)

@@ -18,7 +18,8 @@ endfunction()
 
 if(NOT CARIAMA_SANITIZE AND NOT CMAKE_CXX_COMPILER_ID MATCHES "Clang")  # once in all builds
   cariama_check(package 300 1 "${checks}/package" "${PROJECT_BINARY_DIR}" "${PROJECT_BINARY_DIR}/package")
-  cariama_check(elf 60 1 "${checks}/elf" "${PROJECT_BINARY_DIR}")
+  cariama_check(elf 120 1 "${checks}/elf" "${PROJECT_BINARY_DIR}")
+  cariama_check(elf_self_test 60 1 "${checks}/elf" --self-test "${CMAKE_CXX_COMPILER}")
   if(TARGET contract_test)
     cariama_check(contract_counts 60 1 "${checks}/contract_counts" "$<TARGET_FILE:contract_test>")
   endif()
