@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <new>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -134,6 +135,21 @@ std::vector<uint64_t> execute_operations(const CalledShare& share, std::span<con
   return answer;
 }
 
+std::optional<OperationOutcome> decode_outcome(uint64_t word, TableOperation mode, uint64_t asked,
+                                               uint64_t buckets) {
+  const uint64_t tag = word >> kTagShift;
+  if (tag > static_cast<uint64_t>(TableOutcome::kFull)) return std::nullopt;
+  const auto outcome = static_cast<TableOutcome>(tag);
+  const uint64_t position = word & kPositionMask;
+  const bool has_bucket = outcome == TableOutcome::kFound || outcome == TableOutcome::kInserted;
+  const bool is_possible = (outcome == TableOutcome::kFound ||
+                            (mode == TableOperation::kPut) != (outcome == TableOutcome::kAbsent)) &&
+                           (!has_bucket || position < buckets) &&
+                           (mode != TableOperation::kRead || !has_bucket || position == asked);
+  if (!is_possible) return std::nullopt;
+  return OperationOutcome{outcome, position};
+}
+
 class OwnerCalls::Call {
  public:
   Call(uint32_t called_owner, size_t most_words) : owner(called_owner) {
@@ -201,17 +217,9 @@ absl::StatusOr<OwnerCalls::Answer> OwnerCalls::answer(const Operation& operation
   }
   if (call.answer.size() == call.answer_words) {
     const uint64_t* const words = call.answer.data() + operation.at;
-    const uint64_t tag = words[0] >> kTagShift;
-    const auto outcome = static_cast<TableOutcome>(tag);
-    const uint64_t position = words[0] & kPositionMask;
-    const bool has_bucket = outcome == TableOutcome::kFound || outcome == TableOutcome::kInserted;
-    const bool is_possible =
-        tag <= static_cast<uint64_t>(TableOutcome::kFull) &&
-        (outcome == TableOutcome::kFound ||
-         (operation.mode == Mode::kPut) != (outcome == TableOutcome::kAbsent)) &&
-        (!has_bucket || position < core_.geometry().buckets) &&
-        (operation.mode != Mode::kRead || !has_bucket || position == operation.position);
-    if (is_possible) return Answer{outcome, position, words + 1};
+    const std::optional<OperationOutcome> said =
+        decode_outcome(words[0], operation.mode, operation.position, core_.geometry().buckets);
+    if (said) return Answer{said->outcome, said->position, words + 1};
   }
   return make_error(absl::StatusCode::kInternal, ErrorScope::kPeer,
                     core_.fabric().label(call.owner) +

@@ -14,6 +14,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -41,6 +42,16 @@ struct CalledShare {
 // more than the first one.
 [[nodiscard]] std::vector<uint64_t> execute_operations(const CalledShare& share,
                                                        std::span<const uint64_t> call);
+
+// What the first word of an operation says in an answer.
+struct OperationOutcome {
+  TableOutcome outcome;
+  uint64_t position;  // of the bucket, with kFound and kInserted
+};
+// Returns what the word says, or nullopt if no owner answers an operation of this mode with it.
+// `asked`: the position of a kRead, ignored for other modes. Thread-safe.
+[[nodiscard]] std::optional<OperationOutcome> decode_outcome(uint64_t word, TableOperation mode,
+                                                             uint64_t asked, uint64_t buckets);
 
 // Belongs to the thread of its engine.
 class OwnerCalls {

@@ -1,7 +1,10 @@
-// A call with operations on the share of a hash table, as the owner executes it.
+// A call with operations on the share of a hash table, as the owner executes it, and its answer, as
+// the caller reads it.
 //
 // A call that is refused changes nothing. Otherwise every operation has its answer: a put ends in a
-// bucket that has the key, or in none. No word that was set changes.
+// bucket that has the key, or in none. No word that was set changes. The caller accepts the answer.
+// Of the words that a misbehaving owner may send it accepts only those that name a bucket of the
+// share or none.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
@@ -16,6 +19,22 @@ namespace cariama {
 namespace {
 
 using Mode = OwnerCalls::Mode;
+
+// Any words, as the answer of a misbehaving owner.
+void read_forged(const std::vector<uint64_t>& words, size_t buckets) {
+  for (const uint64_t word : words) {
+    for (const Mode mode : {Mode::kFind, Mode::kPut, Mode::kRead}) {
+      const uint64_t asked = word % 64;
+      const auto said = decode_outcome(word, mode, asked, buckets);
+      if (!said) continue;
+      require(said->outcome <= TableOutcome::kFull);
+      require(mode == Mode::kPut || said->outcome == TableOutcome::kFound ||
+              said->outcome == TableOutcome::kAbsent);
+      if (said->outcome > TableOutcome::kInserted) continue;
+      require(said->position < buckets && (mode != Mode::kRead || said->position == asked));
+    }
+  }
+}
 
 void execute(FuzzInput& input) {
   const size_t words = 1 + input.take<uint8_t>() % kMaxKeyWords;
@@ -38,13 +57,15 @@ void execute(FuzzInput& input) {
       call.push_back(input.take<uint64_t>());
     }
   }
+  read_forged(call, buckets);
   const std::vector<uint64_t> answer = execute_operations(called, call);
   if (answer.empty()) return require(share == before);
   size_t at = 0;
   for (size_t i = 0; i < call.size();) {
     const auto mode = static_cast<Mode>(call[i] >> 48);
-    const auto outcome = static_cast<TableOutcome>(answer.at(at) >> 48);
-    const uint64_t position = answer[at++] & 0xffff'ffff'ffff;
+    const auto said = decode_outcome(answer.at(at++), mode, call[i] & 0xffff'ffff'ffff, buckets);
+    require(said.has_value());
+    const auto [outcome, position] = *said;
     if (mode == Mode::kRead) {
       require(position < buckets || outcome == TableOutcome::kAbsent);
       at += words;
