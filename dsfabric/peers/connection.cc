@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/cleanup/cleanup.h"
 #include "dsfabric/fabric_options.h"
 #include "dsfabric/internal/call_doorbells.h"
 #include "dsfabric/peers/checked_count.h"
@@ -556,16 +555,19 @@ bool Connection::write_credits() {
       orders_writes(queue_->queue_pair().write_order()) ? nullptr : &credits_arrived_;
   if (arrived != nullptr) arrived->reset();
   Sent written = Sent::kFailed;
-  {
-    const absl::Cleanup none = [&] {  // also after an exception (no memory)
-      if (arrived != nullptr && written != Sent::kPosted) arrived->reset(0);
-    };
+  try {
     written = post_in_any_room([&] {
       return transmitter_->write(credit_memory_, kToPeer, sizeof words, peer_credit_, arrived);
     });
+  } catch (const std::bad_alloc&) {
+    credits_arrived_.reset(0);
+    throw;
   }
-  if (arrived != nullptr && written == Sent::kPosted) {
-    awaited_.store(true, std::memory_order_release);
+  if (arrived != nullptr) {
+    if (written == Sent::kPosted)
+      awaited_.store(true, std::memory_order_release);
+    else
+      arrived->reset(0);
   }
   if (written == Sent::kPosted) {
     trace_instant("dsfabric", "return credits", "messages", posted_ - told_);

@@ -100,15 +100,18 @@ absl::StatusOr<size_t> CircularAllocator::add_units(size_t count) {
     units[i].next = &units[(i + 1) % count];
     units[i].memory = chunk.memory(used_of_last_chunk_ + i * stride_, options_.unit_bytes);
   }
+  // First: it may throw.
+  blocks_.push_back({chunks_.size() - 1, count, std::move(units)});
+  Unit* const first = blocks_.back().units.get();
+  Unit* const last = first + (count - 1);
   used_of_last_chunk_ += count * stride_;
   if (last_ == nullptr) {
-    last_ = &units[count - 1];
+    last_ = last;
   } else {
-    units[count - 1].next = last_->next;
-    last_->next = &units[0];
+    last->next = last_->next;
+    last_->next = first;
   }
   units_ += count;
-  blocks_.push_back({chunks_.size() - 1, count, std::move(units)});
   return count;
 }
 

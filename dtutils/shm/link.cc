@@ -220,16 +220,13 @@ Link::~Link() {
 
 absl::StatusOr<const WritableCell*> Link::writable_regions(uint32_t domain) {
   const std::lock_guard lock(mutex_);
-  std::unique_ptr<WritableRegions>& regions = writable_[domain];
-  if (regions == nullptr) {
+  auto it = writable_.find(domain);
+  if (it == writable_.end()) {
     auto created = WritableRegions::create();
-    if (!created.ok()) {
-      writable_.erase(domain);
-      return created.status();
-    }
-    regions = *std::move(created);
+    if (!created.ok()) return created.status();
+    it = writable_.emplace(domain, *std::move(created)).first;
   }
-  return regions->cells();
+  return it->second->cells();
 }
 
 void Link::make_writable(const RemoteRegion& region) {

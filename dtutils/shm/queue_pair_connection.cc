@@ -2,6 +2,7 @@
 // destruction.
 #include <algorithm>
 #include <bit>
+#include <new>
 #include <thread>
 #include <utility>
 
@@ -199,17 +200,26 @@ absl::Status ShmQueuePair::connect(std::string_view peer_address, const ConnectO
   if (!link.ok()) return link.status();
   link_owner_ = *link;
   link_ = link_owner_.get();
-  absl::Status resolved = resolve_peer(address->index, address->serial, address->nonce);
-  if (resolved.ok()) {
-    auto writable = link_->writable_regions(remote_.domain);
-    if (writable.ok()) writable_regions_ = *writable;
-    resolved = writable.status();
-  }
-  if (!resolved.ok()) {
+  const auto undo = [&] {
     link_ = nullptr;
     link_owner_ = nullptr;
     remote_ = Peer{};
     device_->release(*link);
+  };
+  absl::Status resolved;
+  try {
+    resolved = resolve_peer(address->index, address->serial, address->nonce);
+    if (resolved.ok()) {
+      auto writable = link_->writable_regions(remote_.domain);
+      if (writable.ok()) writable_regions_ = *writable;
+      resolved = writable.status();
+    }
+  } catch (const std::bad_alloc&) {
+    undo();
+    throw;
+  }
+  if (!resolved.ok()) {
+    undo();
     return resolved;
   }
   peer_domain_ = remote_.domain;

@@ -15,16 +15,20 @@ constexpr size_t kTableBytes = kMaxRegions * sizeof(WritableCell);
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<WritableRegions>> WritableRegions::create() {
+  std::unique_ptr<WritableRegions> regions(new WritableRegions);  // first: it may throw
   void* const cells = mmap(nullptr, kTableBytes, PROT_READ | PROT_WRITE,
                            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (cells == MAP_FAILED) {
     return make_errno_error(errno, ErrorScope::kProcess, "mapping the writable regions of a peer",
                             internal::address_space_remedy(kTableBytes));
   }
-  return std::unique_ptr<WritableRegions>(new WritableRegions(static_cast<WritableCell*>(cells)));
+  regions->cells_ = static_cast<WritableCell*>(cells);
+  return regions;
 }
 
-WritableRegions::~WritableRegions() { munmap(cells_, kTableBytes); }
+WritableRegions::~WritableRegions() {
+  if (cells_ != nullptr) munmap(cells_, kTableBytes);
+}
 
 // A lookup does not treat key 0 specially. It is the key of an empty cell, and cell 0 is the only
 // one in which it is looked up. That cell is never set, so no WRITE fits into its range.

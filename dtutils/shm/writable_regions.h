@@ -83,9 +83,9 @@ class WritableRegions {
   void clear(uint32_t index);
 
  private:
-  explicit WritableRegions(WritableCell* cells) : cells_(cells) {}
+  WritableRegions() = default;
 
-  WritableCell* const cells_;
+  WritableCell* cells_ = nullptr;
 };
 
 }  // namespace cariama::shm
