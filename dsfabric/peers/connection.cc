@@ -9,7 +9,6 @@
 
 #include "dsfabric/fabric_options.h"
 #include "dsfabric/internal/call_doorbells.h"
-#include "dsfabric/peers/checked_count.h"
 #include "dtutils/error.h"
 #include "dtutils/internal/peer_remedy.h"
 #include "dtutils/internal/trace_clock.h"
@@ -21,11 +20,8 @@ namespace {
 // Offsets in credit_memory_.
 constexpr uint64_t kFromPeer = 0;
 constexpr uint64_t kToPeer = 64;  // a separate cache line: the peer writes the one before
-// Relative to both of them: the two counts of the credits, and the sign of life.
-constexpr uint64_t kFinished = 0;
-constexpr uint64_t kPosted = 8;
-constexpr uint64_t kSign = 16;
-constexpr uint64_t kPeerWords = 24;
+constexpr uint64_t kSign = 8;     // relative to both of them
+constexpr uint64_t kPeerWords = 16;
 
 constexpr uint64_t kOutcomes = 128;
 constexpr uint64_t kAnswers = 192;
@@ -33,6 +29,15 @@ constexpr uint64_t kAnswerBytes = AnswerSlots::kCount * sizeof(AnswerSlot);
 constexpr uint64_t kCreditMemory = kAnswers + kAnswerBytes;
 
 constexpr size_t kMessageAlignment = 8;
+
+// The credit word: the count of finished messages, and below it the number of units. Both counts
+// are in one word, because a WRITE of several words may arrive in parts. The count of messages
+// wraps: the word contains its lower kCountBits bits.
+constexpr uint32_t kUnitBits = 24;
+constexpr uint64_t kUnitMask = (uint64_t{1} << kUnitBits) - 1;
+constexpr uint32_t kCountBits = 64 - kUnitBits;
+constexpr uint64_t kCountMask = (uint64_t{1} << kCountBits) - 1;
+static_assert(FabricOptions::kMaxPerProcess <= kUnitMask);  // limit of receive_units
 
 // Names a failed operation, up to the peer's label.
 std::string_view operation_with(CompletionKind kind) {
@@ -150,7 +155,7 @@ absl::StatusOr<std::unique_ptr<Connection>> Connection::create(
     }
   }
   connection->posted_ = connection->told_ = granted.reserved;
-  connection->repeated_ = connection->credit_words();
+  connection->repeated_ = connection->credit_word();
   return connection;
 }
 
@@ -178,7 +183,7 @@ absl::Status Connection::connect(const ConnectionOffer& theirs, const std::strin
       theirs.credit.length != kPeerWords || theirs.answers.length != kAnswerBytes) {
     return make_error(
         absl::StatusCode::kInvalidArgument, ErrorScope::kPeer,
-        peer + " offered a connection without receive units, credit words or answer slots");
+        peer + " offered a connection without receive units, credit word or answer slots");
   }
   {
     const std::lock_guard lock(mutex_);
@@ -221,24 +226,20 @@ ReceiverDoorbells* Connection::receiver_of(const MessageHeader& header) {
   return reinterpret_cast<CallDoorbells*>(peer_doorbells_ + offset);
 }
 
-// If WRITEs are unordered, an older count may replace a newer one for a short time. Both counts
-// only grow, so a smaller one is ignored. Of the counts with the same lower bits, the one next to
-// the latest count is meant.
-void Connection::take_count(uint64_t offset, uint64_t limit, uint64_t& count) {
-  const uint64_t word = std::atomic_ref(*reinterpret_cast<uint64_t*>(credit_memory_.get_buffer() +
-                                                                     kFromPeer + offset))
-                            .load(std::memory_order_acquire);
-  const auto more =
-      static_cast<int32_t>(static_cast<uint32_t>(word) - static_cast<uint32_t>(count));
-  if (more <= 0) return;
-  const uint64_t larger = count + static_cast<uint64_t>(more);
-  if (larger <= limit && is_checked_count(word)) [[likely]]
-    count = larger;
-}
-
+// If WRITEs are unordered, older credits may replace newer ones for a short time. Both counts only
+// grow, so take the maximum of each. Of the counts with the same lower bits, the one next to sent_
+// is meant. A count of finished messages above sent_ consists of bytes of two words (the order of
+// bytes is all that some transports promise), so the word is ignored.
 bool Connection::has_credit() {
-  take_count(kFinished, sent_, finished_by_peer_);
-  take_count(kPosted, sent_ + FabricOptions::kMaxPerProcess, posted_by_peer_);
+  const uint64_t word =
+      std::atomic_ref(*reinterpret_cast<uint64_t*>(credit_memory_.get_buffer() + kFromPeer))
+          .load(std::memory_order_acquire);
+  const uint64_t behind = (sent_ - (word >> kUnitBits)) & kCountMask;
+  if (behind > kCountMask / 2) [[unlikely]]
+    return sent_ < posted_by_peer_;
+  const uint64_t finished = sent_ - behind;
+  finished_by_peer_ = std::max(finished_by_peer_, finished);
+  posted_by_peer_ = std::max(posted_by_peer_, finished + (word & kUnitMask));
   return sent_ < posted_by_peer_;
 }
 
@@ -247,10 +248,9 @@ void Connection::set_messages(uint64_t count) {
   sent_ = finished_by_peer_ = finished_ = count;
   posted_by_peer_ = count + peer_reserved_units_;
   posted_ = told_ = count + units_->count();
-  repeated_ = credit_words();
-  // As if the peer had written them.
-  const CreditWords words{checked_count(finished_by_peer_), checked_count(posted_by_peer_)};
-  std::memcpy(credit_memory_.get_buffer() + kFromPeer, words.data(), sizeof words);
+  repeated_ = credit_word();
+  const uint64_t word = count << kUnitBits | peer_reserved_units_;  // as if the peer had written it
+  std::memcpy(credit_memory_.get_buffer() + kFromPeer, &word, sizeof word);
 }
 
 uint64_t Connection::unfinished() const {
@@ -482,14 +482,12 @@ bool Connection::return_credits() {
 
 bool Connection::write_due_credits(std::unique_lock<std::mutex>& lock) {
   if (posted_ - told_ < std::max<uint64_t>(1, units_->count() / 2)) return true;
-  if (units_->count() < units_->limits().most && !adds_units_ && !added_units_) add_units(lock);
+  if (units_->count() < units_->limits().most && !adds_units_) add_units(lock);
   return write_credits();
 }
 
 // Doubles the number of units, as far as there are units to take. The credits for them are due
-// afterwards, too, also if they cannot be written now: the new units alone are half of all. As long
-// as they have not been written, no units are added again: a peer that does not take the credits
-// would otherwise use up the budget.
+// afterwards, too, also if they cannot be written now: the new units alone are half of all.
 // Other threads use the connection while the memory of the units is registered.
 [[gnu::cold]] void Connection::add_units(std::unique_lock<std::mutex>& lock) {
   const auto is_connected = [this] {
@@ -497,7 +495,7 @@ bool Connection::write_due_credits(std::unique_lock<std::mutex>& lock) {
   };
   if (!is_connected()) return;
   const uint32_t more = std::min(units_->count(), units_->limits().most - units_->count());
-  adds_units_ = added_units_ = true;  // no other thread adds units meanwhile
+  adds_units_ = true;  // no other thread adds units meanwhile
   lock.unlock();
   std::vector<ReceiveUnits::NewUnit> units;
   try {
@@ -529,50 +527,25 @@ bool Connection::write_due_credits(std::unique_lock<std::mutex>& lock) {
 
 void Connection::repeat_credits() {
   const std::lock_guard lock(mutex_);
-  const CreditWords words = credit_words();
-  if (words != repeated_ && write_credits()) repeated_ = words;
+  const uint64_t word = credit_word();
+  if (word != repeated_ && write_credits()) repeated_ = word;
 }
 
-Connection::CreditWords Connection::credit_words() const {
-  return {checked_count(finished_), checked_count(posted_)};
+uint64_t Connection::credit_word() const {
+  return (finished_ << kUnitBits) | (posted_ - finished_);
 }
 
-// Returns false if the credits cannot be written yet. Returns true on a failed queue: its peer
-// needs no credits.
-//
-// If the transport does not order WRITEs, at most one WRITE of credits is in flight. While it
-// arrives, a word of the peer may consist of bytes of the former and of the new count, and is
-// refused (checked_count.h). When it has arrived, the words are whole. With several WRITEs in
-// flight a word could stay a mix until the next one, which a sender without credits never causes.
+// Returns false if the send queue is full. Returns true on a failed queue: its peer needs no
+// credits.
 bool Connection::write_credits() {
-  if (!credits_arrived_.done()) {
-    queue_->progress();
-    if (!credits_arrived_.done()) return !queue_->status().ok();
-  }
-  const CreditWords words = credit_words();
-  std::memcpy(credit_memory_.get_buffer() + kToPeer, words.data(), sizeof words);
-  Synchronizer* const arrived =
-      orders_writes(queue_->queue_pair().write_order()) ? nullptr : &credits_arrived_;
-  if (arrived != nullptr) arrived->reset();
-  Sent written = Sent::kFailed;
-  try {
-    written = post_in_any_room([&] {
-      return transmitter_->write(credit_memory_, kToPeer, sizeof words, peer_credit_, arrived);
-    });
-  } catch (const std::bad_alloc&) {
-    credits_arrived_.reset(0);
-    throw;
-  }
-  if (arrived != nullptr) {
-    if (written == Sent::kPosted)
-      awaited_.store(true, std::memory_order_release);
-    else
-      arrived->reset(0);
-  }
+  const uint64_t word = credit_word();
+  std::memcpy(credit_memory_.get_buffer() + kToPeer, &word, sizeof word);
+  const Sent written = post_in_any_room([&] {
+    return transmitter_->write(credit_memory_, kToPeer, sizeof word, peer_credit_, nullptr);
+  });
   if (written == Sent::kPosted) {
     trace_instant("dsfabric", "return credits", "messages", posted_ - told_);
     told_ = posted_;
-    added_units_ = false;
     writes_.fetch_add(1, std::memory_order_relaxed);
   }
   return written != Sent::kNoCredit;

@@ -2,7 +2,6 @@
 #ifndef CARIAMA_DSFABRIC_PEERS_CONNECTION_H_
 #define CARIAMA_DSFABRIC_PEERS_CONNECTION_H_
 
-#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
@@ -26,7 +25,6 @@
 #include "dtutils/device.h"
 #include "dtutils/doorbell.h"
 #include "dtutils/memory.h"
-#include "dtutils/synchronizer.h"
 #include "dtutils/transmitter.h"
 
 namespace cariama::internal {
@@ -39,7 +37,7 @@ namespace cariama::internal {
 // The data that both ends exchange before they connect.
 struct ConnectionOffer {
   std::string address;  // of the queue pair
-  // Three words that the other end writes: two counts of its credits, and its sign of life.
+  // Two words that the other end writes: its credits, and its sign of life.
   RemoteMemoryLocator credit;
   RemoteMemoryLocator answers;  // AnswerSlots for results of calls to the other end
   // Of the threads that run calls (call_doorbells.h), in the order of their workers. Empty: the
@@ -52,15 +50,13 @@ struct ConnectionOffer {
 // One queue pair to a process, with its receive units and credits.
 //
 // Flow control: a sender may have as many messages in flight as the receiver has units. The
-// receiver WRITEs its counts of finished messages and of posted units into two words of the sender
-// whenever half of the units have been posted since the last WRITE; so credits cost no messages. An
-// event sent as immediate data takes a unit, and counts as a message. The WRITE may arrive in
-// parts: each count is valid without the other one, and has check bytes (checked_count.h). If the
-// transport does not order WRITEs, the next one is posted when the one before has completed.
+// receiver WRITEs its counts of finished and of posted units into the sender's credit word whenever
+// half of the units have been posted since the last WRITE; so credits cost no messages. An event
+// sent as immediate data takes a unit, and counts as a message.
 //
-// Each of these WRITEs doubles the number of units once, as far as their limit and the budget of
-// the process allow (receive_units.h). A posted unit cannot be taken out of a receive queue, so
-// only messages remove units: a sender that is idle uses up its credits for the units that are not
+// Each of these WRITEs doubles the number of units, as far as their limit and the budget of the
+// process allow (receive_units.h). A posted unit cannot be taken out of a receive queue, so only
+// messages remove units: a sender that is idle uses up its credits for the units that are not
 // reserved, by an empty message for each (return_idle_units()).
 //
 // Thread-safe, except for create() and connect(). No function blocks.
@@ -158,8 +154,7 @@ class Connection {
   // Called for a unit that a failed queue pair did not fill: frees it unless it is reserved.
   void drop(const ArrivedMessage* unit);
   // Writes the credits to the sender if half of the units have been posted since the last write.
-  // Returns false if a write is due but the send queue has no room, or the write before it has not
-  // arrived. Then it must be called again by
+  // Returns false if a write is due but the send queue has no room. Then it must be called again by
   // a thread that does not depend on the sender: a sender without credits sends no message whose
   // end would call this function. It must be called again also after std::bad_alloc.
   [[nodiscard]] bool return_credits();
@@ -211,13 +206,8 @@ class Connection {
 
  private:
   Connection(uint32_t rank, GeneralAllocator& memory) : rank_(rank), memory_(memory) {}
-  // Checked counts of finished messages and of posted units.
-  using CreditWords = std::array<uint64_t, 2>;
   // The functions below require that mutex_ is held.
   [[nodiscard]] bool has_credit();
-  // Sets `count` to the count that the peer has written at `offset`, if that is larger than
-  // `count`, at most `limit`, and a checked count.
-  void take_count(uint64_t offset, uint64_t limit, uint64_t& count);
   [[nodiscard]] Sent post(const MessageHeader* header, const OutgoingCall* call,
                           std::string_view ready);
   [[nodiscard]] Sent sent(const absl::Status& posted);
@@ -225,7 +215,7 @@ class Connection {
   [[nodiscard]] Sent post_in_any_room(Post&& post);
   [[nodiscard]] bool write_due_credits(std::unique_lock<std::mutex>& lock);
   [[nodiscard]] bool write_credits();
-  [[nodiscard]] CreditWords credit_words() const;
+  [[nodiscard]] uint64_t credit_word() const;
   // Returns the doorbells of the thread to which the message goes, if this process maps them; else
   // nullptr.
   [[nodiscard]] ReceiverDoorbells* receiver_of(const MessageHeader& header);
@@ -242,8 +232,6 @@ class Connection {
   GeneralAllocator& memory_;
   const ProtectionDomain* domain_ = nullptr;
   const RDMAMemory* doorbells_ = nullptr;
-  // Of the WRITE of credits in flight, if the transport does not order WRITEs.
-  Synchronizer credits_arrived_{0};
   std::shared_ptr<CompletionQueue> send_completions_;
   std::unique_ptr<TransmitQueue> queue_;
   std::atomic<bool> awaited_{false};
@@ -252,21 +240,20 @@ class Connection {
   // Receiving. The thread that finishes a unit posts it again.
   std::optional<ReceiveUnits> units_;  // changed with mutex_ locked, like the counts below
   uint64_t finished_ = 0;
-  uint64_t posted_ = 0;     // receives; minus finished_: the number of units
-  uint64_t told_ = 0;       // posted_ in the latest write of credits
-  CreditWords repeated_{};  // credits that were repeated last
+  uint64_t posted_ = 0;    // receives; minus finished_: the number of units
+  uint64_t told_ = 0;      // posted_ in the latest write of credits
+  uint64_t repeated_ = 0;  // credit word that was repeated last
   std::atomic<uint64_t> waiting_{0};
   uint64_t received_ = 0;  // the peer's sent_; written by the thread that polls the port
   // Units that the transport had no memory to post, linked by InboxNode::next; guarded by mutex_.
   ArrivedMessage* unposted_ = nullptr;
-  bool adds_units_ = false;   // a thread is inside add_units(); guarded by mutex_
-  bool added_units_ = false;  // since the latest write of credits; guarded by mutex_
+  bool adds_units_ = false;  // a thread is inside add_units(); guarded by mutex_
 
   // Sending.
   mutable std::mutex mutex_;
   std::optional<Transmitter> transmitter_;
   std::unique_ptr<CircularAllocator> ring_;
-  // Bytes 0: credits and sign of life, written by the peer; 64: the same words of this process,
+  // Bytes 0: credits and sign of life, written by the peer; 64: the same two words of this process,
   // which are written to the peer; 128: the outcome words; 192: slots for the peer's answers.
   RDMAMemory credit_memory_;
   RemoteMemoryLocator peer_credit_;
